@@ -14,9 +14,11 @@ COMPILED := build/compiled
 TOOLS  := build/tools
 CLOUDS := build/clouds
 UPGRADE ?=
+# Tests that need programs of others have targets of their own.
+WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,7 +46,7 @@ demo: $(VENV)/.ready ## call a webhook through the tunnel; as root after `make k
 	fi
 
 test: check ## run `make check`, then the fast tests on all cores
-	$(PYTEST) $(PARALLEL) -m 'not interop and not slow and not kubernetes and not e2e and not clouds'
+	$(PYTEST) $(PARALLEL) -m 'not slow and $(WITHOUT_OTHERS)'
 
 check: $(VENV)/.ready ## lint, format, types and import rules; changes nothing
 	@echo 'check: lint (ruff check)' && $(BIN)/ruff check --quiet .
@@ -57,7 +59,12 @@ fmt: $(VENV)/.ready ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 
 slow: $(VENV)/.ready ## run the slow tests; they mostly wait, so four at a time
-	$(PYTEST) -n 4 --dist loadgroup -m 'slow and not interop and not kubernetes and not e2e and not clouds'
+	$(PYTEST) -n 4 --dist loadgroup -m 'slow and $(WITHOUT_OTHERS)'
+
+browser: $(VENV)/.ready ## test the status page in a headless Chromium (Debian package chromium)
+	@peers/packages chromium=chromium || { rc=$$?; [ $$rc = 3 ] && [ "$$CI" != true ] && \
+		echo 'NOT RUN: browser (see above)' && exit 0; exit $$rc; }
+	$(PYTEST) -m browser
 
 peers: ## build the Go programs to test against (Konnectivity, h2spec, load generator) into build/peers
 	@$(PYTHON) peers/build

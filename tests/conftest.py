@@ -46,8 +46,19 @@ def missing_for_a_lab() -> str:
     return missing()
 
 
+def missing_chromium() -> str:
+    from tests.support.chromium import missing
+
+    return missing()
+
+
 # What tests with a marker need beside Python. Asked only when such tests are about to run.
-NEEDS = {"interop": missing_peers, "kubernetes": missing_kubernetes, "e2e": missing_for_a_lab}
+NEEDS = {
+    "interop": missing_peers,
+    "kubernetes": missing_kubernetes,
+    "e2e": missing_for_a_lab,
+    "browser": missing_chromium,
+}
 
 
 @pytest.hookimpl(trylast=True)

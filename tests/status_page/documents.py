@@ -160,7 +160,11 @@ def proxy_agent(**changes: Any) -> dict[str, Any]:
         ],
         "connections_total": 2,
         "connections": [
-            {key: value for key, value in connection(number, server="192.0.2.1:8091").items() if key != "agent"}
+            {
+                key: value
+                for key, value in connection(number, server="192.0.2.1:8091").items()
+                if key != "agent"
+            }
             for number in range(2)
         ],
         "dials": {"succeeded": 12, "failed": {}},

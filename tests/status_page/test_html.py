@@ -53,7 +53,13 @@ def test_only_what_was_built_here_is_html() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a\u202eb", "a\\u202eb"), ("a\nb", "a\\nb"), ("\x1b[31m", "\\x1b[31m"), ("\x00", "\\x00"), ("ä €", "ä €")],
+    [
+        ("a\u202eb", "a\\u202eb"),
+        ("a\nb", "a\\nb"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x00", "\\x00"),
+        ("ä €", "ä €"),
+    ],
 )
 def test_what_does_not_show_or_turns_text_around_is_shown_as_its_code(text: str, shown: str) -> None:
     assert escape(text) == shown

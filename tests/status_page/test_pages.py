@@ -204,7 +204,13 @@ def test_rendering_a_thousand_agents_costs_less_than_200_ms_of_cpu() -> None:
 
 @pytest.mark.parametrize(
     ("order", "first"),
-    [("id", "agent-0"), ("connections", "agent-6"), ("failures", "agent-3"), ("rate", "agent-2"), ("queue", "agent-4")],
+    [
+        ("id", "agent-0"),
+        ("connections", "agent-6"),
+        ("failures", "agent-3"),
+        ("rate", "agent-2"),
+        ("queue", "agent-4"),
+    ],
 )
 def test_agents_are_sorted_by_a_link_in_the_head_of_a_column(order: str, first: str) -> None:
     document = documents.server(9)
@@ -221,7 +227,7 @@ def test_agents_are_sorted_by_a_link_in_the_head_of_a_column(order: str, first: 
 def test_a_filter_stays_in_links_and_in_the_form() -> None:
     page = server(documents.server(connections_matched=4, agents_matched=3), filter="10.1&x=<b>")
     assert 'value="10.1&amp;x=&lt;b&gt;"' in page
-    assert "?filter=10.1%26x%3D%3Cb%3E&amp;agents_sort=id#agents" in page
+    assert "?filter=10.1%26x%3D%3Cb%3E&amp;agents_sort=queue#agents" in page
 
 
 def test_the_agents_page_shows_servers_with_what_failed() -> None:
@@ -238,6 +244,8 @@ def test_the_agents_page_shows_servers_with_what_failed() -> None:
     assert any("192.0.2.1:8091: connection refused" in each for each in problems(page))
 
 
-@pytest.mark.parametrize("query", [{"sort": "x"}, {"agents_offset": "-1"}, {"agents_offset": "9" * 99}, {"refresh": "0.1"}])
+@pytest.mark.parametrize(
+    "query", [{"sort": "x"}, {"agents_offset": "-1"}, {"agents_offset": "9" * 99}, {"refresh": "0.1"}]
+)
 def test_an_invalid_query_shows_the_default(query: dict[str, str]) -> None:
     assert View.parse(query) == View()

@@ -32,6 +32,6 @@ def test_a_counter_that_starts_again_has_no_rate_at_first() -> None:
 def test_readings_of_an_earlier_visit_are_dropped() -> None:
     """Else the first rate of a visit would be an average over hours, and ended connections would stay."""
     meter = RateMeter()
-    meter.read({number: 1.0 for number in range(1000)}, 0.0)
+    meter.read(dict.fromkeys(range(1000), 1.0), 0.0)
     assert meter.read({1: 5.0}, 0.1 + APART_SECONDS_MAX) == {}
     assert len(meter) == 1

@@ -24,7 +24,9 @@ def test_amounts_have_three_digits(count: int, shown: str) -> None:
     assert units.amount(count) == shown
 
 
-@pytest.mark.parametrize(("rate", "shown"), [(None, "–"), (0.0, "idle"), (0.4, "idle"), (2048.0, "2.00 KiB/s")])
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(None, "–"), (0.0, "idle"), (0.4, "idle"), (2048.0, "2.00 KiB/s")]
+)
 def test_rates(rate: float | None, shown: str) -> None:
     assert units.rate(rate) == shown
 

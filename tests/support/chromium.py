@@ -14,6 +14,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,12 @@ FLAGS = (
     "about:blank",
 )
 # Chromium reads commands from 3 and writes to 4.
-LAUNCHER = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execvp(sys.argv[3], sys.argv[3:])"
+LAUNCHER = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 SPECIAL_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowDown": 40}
 
 
@@ -94,9 +101,10 @@ class Chromium:
 
     def open(self, url: str, prepare: Callable[[Page], None] | None = None) -> Page:
         """Opens a page and waits until it has loaded; `prepare` is called before the first request."""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        # A window of its own: the page of a tab in the background would pause.
+        target = self.call("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = self._pages[session] = Page(self, session)
+        page = self._pages[session] = Page(self, session, target)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.call(f"{domain}.enable")
         if prepare is not None:
@@ -142,6 +150,9 @@ class Chromium:
         found: dict[str, Any] = json.loads(line)
         return found
 
+    def close_target(self, target: str) -> None:
+        self.call("Target.closeTarget", targetId=target)
+
     def close(self) -> None:
         """Ends the browser and its children: they are one process group, which we started."""
         os.close(self._out)
@@ -161,10 +172,13 @@ class Chromium:
 class Page:
     """One tab."""
 
-    def __init__(self, browser: Chromium, session: str) -> None:
+    def __init__(self, browser: Chromium, session: str, target: str) -> None:
         self._browser = browser
+        self._target = target
         self._session = session
         self.events: list[dict[str, Any]] = []
+        # What a test provokes.
+        self.expected_complaints: list[str] = []
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._browser.call(method, self._session, **parameters)
@@ -213,7 +227,14 @@ class Page:
 
     def text(self, selector: str) -> str:
         """The text that is shown, of the first element that matches."""
-        return str(self.evaluate(f"(document.querySelector({json.dumps(selector)}) || {{}}).innerText || ''"))
+        found = f"document.querySelector({json.dumps(selector)})"
+        return str(self.evaluate(f"{found}.innerText ?? {found}.textContent"))  # SVG has no innerText
+
+    def document_text(self) -> str:
+        """All text of the page, also where scripts are disabled."""
+        root = self.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+        html: str = self.call("DOM.getOuterHTML", nodeId=root)["outerHTML"]
+        return unescape(re.sub("<[^>]*>", "", html))
 
     def value(self, name: str) -> int:
         """The exact value of a number of the page, by its name."""
@@ -252,7 +273,29 @@ class Page:
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=full)
         path.write_bytes(base64.b64decode(answer["data"]))
 
+    def wait_for_updates(self, count: int) -> None:
+        """Waits until the page has updated itself this many times."""
+        before = self.updates()
+        self._wait(lambda: self.updates() >= before + count, f"{count} updates")
+
+    def close(self) -> None:
+        self._browser.close_target(self._target)
+
     # --- what happened
+
+    def updates(self) -> int:
+        """How many requests its script has finished so far."""
+        finished = {event["params"]["requestId"] for event in self._events("Network.loadingFinished")}
+        return len(finished & self._script_requests())
+
+    def requests_of_script(self) -> int:
+        """How many requests its script has begun so far."""
+        self._browser.collect()
+        return len(self._script_requests())
+
+    def _script_requests(self) -> set[str]:
+        sent = (event["params"] for event in self._events("Network.requestWillBeSent"))
+        return {each["requestId"] for each in sent if each["type"] == "XHR"}
 
     def requests(self) -> list[str]:
         """The URLs of all requests so far."""

@@ -69,7 +69,7 @@ _MODULES_LEFT_OUT = (
 )
 _CODE = (".py", ".so")
 # Files of our own packages that programs read: those of the status page.
-_OWN_FILES = (*_CODE, ".css", ".js", ".svg")
+OWN_SUFFIXES = (*_CODE, ".css", ".js", ".svg")
 _USUAL_ROOTS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
 # Files that the C library expects.
 _SYSTEM = (
@@ -123,7 +123,7 @@ def own_entries(modules: Collection[str], commands: Mapping[str, str]) -> list[E
     root = Path(__file__).parents[1]
     sources = {
         f"{SITE}/bootbridge/{path}": root / path
-        for path in (found.relative_to(root).as_posix() for found in _files(root, _OWN_FILES))
+        for path in (found.relative_to(root).as_posix() for found in _files(root, OWN_SUFFIXES))
         if path in modules or path.partition("/")[0] in modules or _source_of(path) in modules
     }
     # In a compiled installation (make wheel) all compiled modules share one library beside the package.

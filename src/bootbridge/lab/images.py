@@ -152,7 +152,7 @@ def _module_files(modules: Iterable[str]) -> list[Path]:
     paths = [package / module for module in sorted(modules)]
     files = [file for path in paths for file in (sorted(path.rglob("*")) or [path])]
     # A compiled installation has .so files beside the .py files.
-    return [file for file in files if file.suffix in (".py", ".so")]
+    return [file for file in files if file.suffix in python_runtime.OWN_SUFFIXES]
 
 
 def _fingerprint(sources: list[Path]) -> str:

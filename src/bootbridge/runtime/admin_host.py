@@ -7,7 +7,7 @@ is an IP address is accepted: no site can choose what an address resolves to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
 from bootbridge.wire.addresses import host_of, parse_ip
@@ -29,11 +29,10 @@ def for_own_hosts(routes: dict[str, Route], *names: str) -> dict[str, Route]:
 
 
 def _checked(route: Route, names: tuple[str, ...]) -> Route:
-    async def answer(request: AdminRequest) -> AdminResponse:
+    def answer(request: AdminRequest) -> AdminResponse | Awaitable[AdminResponse]:
         if not is_own_host(request.host, names):
             text = f"Host {request.host[:100]!r}: not served for this name (use an IP address or localhost)\n"
             return AdminResponse(text, MISDIRECTED)
-        response = route(request)
-        return response if isinstance(response, AdminResponse) else await response
+        return route(request)
 
     return answer

@@ -44,7 +44,11 @@ def dial_figures(status: Document) -> tuple[Markup, Markup]:
     waiting = f"{units.integer(number(status, 'pending_dials'))} pending"
     again = f", {units.integer(retried)} retried" if retried else ""
     most = sorted(reasons, key=lambda reason: -number(reasons, reason))[:REASONS_SHOWN]
-    named = [f"{reason.replace('_', ' ')} {units.integer(number(reasons, reason))}" for reason in most]
+    named = [
+        f"{reason.replace('_', ' ')} {units.integer(number(reasons, reason))}"
+        for reason in most
+        if reasons[reason]
+    ]
     failed = total(dials, "failed")
     return (
         figure("Dials established", counter(dials, "succeeded", "dials_succeeded"), waiting + again),

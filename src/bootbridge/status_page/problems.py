@@ -13,8 +13,11 @@ from bootbridge.status_page.stalls import Rates, stalled
 
 # Failures older than this are listed, but are no longer a problem.
 RECENT_SECONDS = 60.0
-EXPIRY_WARNING_SECONDS = 7 * 86400.0
-EXPIRY_BAD_SECONDS = 86400.0
+# The certificates of a bootstrap are valid for a day, an agent's token for an hour or less: a warning
+# before that would be shown all the time.
+EXPIRY_WARNING_SECONDS = 2 * 3600.0
+TOKEN_WARNING_SECONDS = 600.0
+EXPIRY_BAD_SECONDS = 300.0
 TLS_PARTS = (("tls", "agent port"), ("frontend_tls", "frontend"))
 
 
@@ -97,12 +100,12 @@ def _certificate_problems(status: Document) -> Iterator[Problem]:
             yield Problem(kind, f"this program's certificate {note}", "certificates")
 
 
-def expiry(expires: str, now: str) -> tuple[str, str]:
+def expiry(expires: str, now: str, soon: float = EXPIRY_WARNING_SECONDS) -> tuple[str, str]:
     """Returns how urgent an expiry is, and a text: `expires in 3d 4h`."""
     left = units.seconds_between(now, expires) if expires else None
     if left is None:
         return GOOD, "has no known expiry"
     if left <= 0:
         return BAD, f"expired {units.duration(-left)} ago"
-    kind = BAD if left < EXPIRY_BAD_SECONDS else WARNING if left < EXPIRY_WARNING_SECONDS else GOOD
+    kind = BAD if left < EXPIRY_BAD_SECONDS else WARNING if left < soon else GOOD
     return kind, f"expires in {units.duration(left)}"

@@ -37,7 +37,8 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Graph:
         ),
     )[:AGENTS_DRAWN]
     drawn_ids = {id(agent) for agent in ranked}
-    drawn = [agent for agent in agents if id(agent) in drawn_ids]  # in a stable order: nodes must not jump
+    # In the order of the table, not of urgency: nodes must not jump.
+    drawn = sorted((agent for agent in agents if id(agent) in drawn_ids), key=lambda agent: text(agent, "id"))
     right = [_agent_node(agent, rates, key, failed_by_agent, stalled_by_agent) for agent in drawn]
     index = {text(agent, "id"): position for position, agent in enumerate(drawn)}
     everywhere = int(number(status, "agents_total") or len(agents))

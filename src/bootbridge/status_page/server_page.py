@@ -27,7 +27,14 @@ from bootbridge.status_page.layout import (
     uptime,
 )
 from bootbridge.status_page.path_drawing import drawing
-from bootbridge.status_page.problems import TLS_PARTS, Problem, expiry, problem_list, shared_problems
+from bootbridge.status_page.problems import (
+    TLS_PARTS,
+    TOKEN_WARNING_SECONDS,
+    Problem,
+    expiry,
+    problem_list,
+    shared_problems,
+)
 from bootbridge.status_page.server_graph import server_graph
 from bootbridge.status_page.stalls import Rates, connection_totals
 from bootbridge.status_page.tables import certificates, connections, dials, limits
@@ -142,17 +149,12 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
     held = sum(number(agent, "stalled_connections") for agent in agents)
     if held:
         yield Problem(WARNING, f"{units.integer(held)} connections of agents are stalled", "agents")
-    now = text(status, "time")
     for title, found in (
         ("draining", [a for a in agents if a.get("draining")]),
         ("not answering dials", [a for a in agents if a.get("silent")]),
         (
             "to be replaced, because their credentials ended",
             [a for a in agents if a.get("retirement_reason")],
-        ),
-        (
-            "with credentials that expire soon",
-            [a for a in agents if expiry(text(a, "credentials_expire"), now)[0] != GOOD],
         ),
         ("with identifiers that were ignored", [a for a in agents if number(a, "ignored_identifiers")]),
     ):
@@ -171,7 +173,7 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
 
 _COLUMNS = [
     Column("Agent", order="id"),
-    Column("State", order="connected", help="Newest first"),
+    Column("State", order="connected", help="Sorted: the newest first"),
     Column("Program"),
     Column("Serves"),
     Column("Connections", True, "connections"),
@@ -238,7 +240,7 @@ def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
     failed = number(agent, "dials_failed")
     ignored = number(agent, "ignored_identifiers")
     expires = text(agent, "credentials_expire")
-    kind, note = expiry(expires, now)
+    kind, note = expiry(expires, now, TOKEN_WARNING_SECONDS)
     extension = bool(agent.get("extension"))
     cells: list[Child] = [
         lines(

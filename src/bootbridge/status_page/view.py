@@ -13,7 +13,7 @@ AGENTS_MAX = 1000
 FILTER_CHARS_MAX = 256
 OFFSET_MAX = 10_000_000
 
-AGENT_ORDERS = ("connected", "id", "connections", "failures", "rate", "queue")
+AGENT_ORDERS = ("id", "connected", "connections", "failures", "rate", "queue")
 CONNECTION_ORDERS = ("queued", "age", "bytes")
 REFRESH_SECONDS = (2, 5, 10, 30)
 
