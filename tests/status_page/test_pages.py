@@ -17,7 +17,12 @@ CPU_SECONDS_MAX = 0.2
 
 
 def server(document: dict[str, Any], rates: dict[Any, float] | None = None, **view: Any) -> str:
-    return server_page.render(document, View(**view), rates or {})
+    return render(server_page, document, View(**view), rates)
+
+
+def render(page: Any, document: dict[str, Any], view: View, rates: dict[Any, float] | None = None) -> str:
+    rendered: str = page.render(document, view, list(page.sections(document, view, rates or {})))
+    return rendered
 
 
 def text_of(page: str) -> str:
@@ -128,7 +133,7 @@ def test_an_empty_server_says_what_to_do() -> None:
 def test_a_document_without_any_key_renders() -> None:
     """An older program or a missing part must not break the page."""
     assert "not ready" in server({"program": "proxy-server"})
-    assert "not ready" in agent_page.render({"program": "proxy-agent"}, View(), {})
+    assert "not ready" in render(agent_page, {"program": "proxy-agent"}, View())
 
 
 def hostile(value: Any) -> Any:
@@ -145,7 +150,7 @@ def test_no_text_of_the_document_becomes_html(page: Any) -> None:
     """Whatever peers send, the elements and attributes are those of the same page with harmless texts."""
     make = documents.server if page is server_page else documents.proxy_agent
     document = make(recent_failures=[documents.failed_dial(1)], overlapping_identifiers=[{"identifier": "a"}])
-    rendered = page.render(hostile(document), View(filter=HOSTILE), {})
+    rendered = render(page, hostile(document), View(filter=HOSTILE))
     assert HOSTILE not in rendered
     found = Parsed(rendered)
     assert [attributes for name, attributes in found.elements if name == "script"] == [
@@ -158,7 +163,7 @@ def test_no_text_of_the_document_becomes_html(page: Any) -> None:
 
 def test_the_page_refers_to_nothing_outside() -> None:
     """Every reference is relative, and works behind a proxy that adds a prefix."""
-    for rendered in (server(documents.server()), agent_page.render(documents.proxy_agent(), View(), {})):
+    for rendered in (server(documents.server()), render(agent_page, documents.proxy_agent(), View())):
         references = re.findall(r'(?:href|src|action)="([^"]*)"', rendered)
         assert len(references) > 10
         assert [each for each in references if "//" in each or each.startswith("/")] == []
@@ -237,7 +242,7 @@ def test_the_agents_page_shows_servers_with_what_failed() -> None:
         "last_error": "connection refused",
         "next_attempt_seconds": 4.2,
     }
-    page = agent_page.render(document, View(), {})
+    page = render(agent_page, document, View())
     shown = text_of(page)
     assert "next attempt in 4.2 s" in shown
     assert any("No server is connected" in each for each in problems(page))

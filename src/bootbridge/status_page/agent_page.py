@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, rows, text, texts
@@ -29,8 +29,8 @@ from bootbridge.status_page.layout import (
 from bootbridge.status_page.path_drawing import Edge, Graph, Node, drawing
 from bootbridge.status_page.problems import Problem, problem_list, recent_failures, shared_problems
 from bootbridge.status_page.stalls import Rates, connection_totals
-from bootbridge.status_page.tables import certificates, connections, dials, limits
-from bootbridge.status_page.view import View
+from bootbridge.status_page.tables import shared_sections
+from bootbridge.status_page.view import PERIOD_SECONDS, View
 
 DESTINATIONS_DRAWN = 8
 SERVERS_DRAWN = 6
@@ -52,48 +52,20 @@ def _key(server: Document, direction: str) -> Hashable:
     return ("server", text(server, "address"), text(server, "server_id"), direction)
 
 
-def render(status: Document, view: View, rates: Rates) -> str:
-    servers = rows(status, "servers")
-    failures = rows(status, "recent_failures")
-    sections = [
-        Section(
-            "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
-        ),
-        Section("path", "Path", drawing(agent_graph(status, rates))),
-        Section("servers", "Servers", _servers(status, rates), str(len(servers))),
-        Section(
-            "connections",
-            "Connections",
-            connections(status, view, rates, "server", "Server"),
-            units.integer(number(status, "connections_total")),
-        ),
-        Section(
-            "failures",
-            "Failed dials",
-            dials(
-                status,
-                "recent_failures",
-                "Dials that failed, newest first",
-                view,
-                empty("No dial has failed."),
-            ),
-            str(len(failures)) if failures else "",
-        ),
-        Section(
-            "recent_dials",
-            "Last dials",
-            dials(
-                status,
-                "recent_dials",
-                "The last dials, newest first",
-                view,
-                empty("No dial yet.", "A dial appears here when a server asks for a connection."),
-            ),
-        ),
-        Section("certificates", "Certificates", certificates(status, [("tls", "connections to servers")])),
-        Section("limits", "Limits", limits(status)),
-    ]
-    return page(status, view, state=_state(status), subtitle=_facts(status), sections=sections)
+def sections(status: Document, view: View, rates: Rates) -> Iterator[Section]:
+    """Yields the sections one by one: the caller may do other work in between."""
+    yield Section(
+        "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
+    )
+    yield Section("path", "Path", drawing(agent_graph(status, rates)))
+    yield Section("servers", "Servers", _servers(status, rates), str(len(rows(status, "servers"))))
+    used_for = (("tls", "connections to servers"),)
+    yield from shared_sections(status, view, rates, peer="server", certificates_of=used_for)
+
+
+def render(status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS) -> str:
+    """Returns the page of these sections, which updates itself every so many seconds."""
+    return page(status, view, state=_state(status), facts=_facts(status), sections=done, seconds=seconds)
 
 
 def _state(status: Document) -> Markup:

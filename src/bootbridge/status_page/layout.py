@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, text
 from bootbridge.status_page.html import Child, Markup, markup, tag
-from bootbridge.status_page.view import ROWS_PER_PAGE, View
+from bootbridge.status_page.view import PERIOD_SECONDS, ROWS_PER_PAGE, View
 
 GOOD, WARNING, BAD, NEUTRAL = "good", "warning", "bad", "neutral"
 
@@ -32,8 +32,10 @@ class Section:
     count: str = ""
 
 
-def page(status: Document, view: View, *, state: Markup, subtitle: Child, sections: Sequence[Section]) -> str:
-    """Returns the whole document."""
+def page(
+    status: Document, view: View, *, state: Markup, facts: Child, sections: Sequence[Section], seconds: float
+) -> str:
+    """Returns the whole document, which updates itself every so many seconds."""
     program = text(status, "program") or "proxy"
     head = tag(
         "head",
@@ -50,7 +52,7 @@ def page(status: Document, view: View, *, state: Markup, subtitle: Child, sectio
     body = tag(
         "body",
         tag("a", "Skip to the status", class_="skip", href="#main"),
-        _header(status, view, program, state, subtitle),
+        _header(status, view, program, state, facts, seconds),
         tag("nav", _contents(sections), aria_label="Sections"),
         main,
         _footer(),
@@ -58,14 +60,18 @@ def page(status: Document, view: View, *, state: Markup, subtitle: Child, sectio
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _header(status: Document, view: View, program: str, state: Markup, subtitle: Child) -> Markup:
+def _header(
+    status: Document, view: View, program: str, state: Markup, facts: Child, seconds: float
+) -> Markup:
+    time = tag("span", moment(text(status, "time")), id="updated", data_seconds=f"{seconds:g}")
+    slower = f", updated every {seconds:g} s" if seconds > PERIOD_SECONDS else ""
     return tag(
         "header",
         tag("div", tag("h1", program), state, class_="name"),
-        tag("p", subtitle, class_="facts"),
+        tag("p", facts, class_="facts"),
         tag(
             "div",
-            tag("span", "as of ", tag("span", moment(text(status, "time")), id="updated"), " UTC"),
+            tag("span", "as of ", time, " UTC", tag("span", slower, id="slower")),
             tag("button", "Pause", id="pause", type="button", hidden=True, aria_pressed="false"),
             tag("noscript", _refresh_links(view)),
             class_="live",

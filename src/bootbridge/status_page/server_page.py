@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, part, rows, text, texts
@@ -37,8 +37,8 @@ from bootbridge.status_page.problems import (
 )
 from bootbridge.status_page.server_graph import server_graph
 from bootbridge.status_page.stalls import Rates, connection_totals
-from bootbridge.status_page.tables import certificates, connections, dials, limits
-from bootbridge.status_page.view import AGENTS_MAX, ROWS_PER_PAGE, View
+from bootbridge.status_page.tables import shared_sections
+from bootbridge.status_page.view import AGENTS_MAX, PERIOD_SECONDS, ROWS_PER_PAGE, View
 
 
 def totals(status: Document) -> Iterator[tuple[Hashable, float]]:
@@ -55,53 +55,22 @@ def agent_key(agent: Document, counter: str) -> Hashable:
     return ("agent", text(agent, "id"), text(agent, "address"), counter)
 
 
-def render(status: Document, view: View, rates: Rates) -> str:
-    agents = number(status, "agents_total") or len(rows(status, "agents"))
-    open_connections = number(status, "connections_total")
-    failures = rows(status, "recent_failures")
-    sections = [
-        Section(
-            "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
-        ),
-        Section("path", "Path", drawing(server_graph(status, rates, agent_key))),
-        Section("agents", "Agents", _agents(status, view, rates), units.integer(agents)),
-        Section(
-            "connections",
-            "Connections",
-            connections(status, view, rates, "agent", "Agent"),
-            units.integer(open_connections),
-        ),
-        Section(
-            "failures",
-            "Failed dials",
-            dials(
-                status,
-                "recent_failures",
-                "Dials that failed, newest first",
-                view,
-                empty("No dial has failed."),
-            ),
-            str(len(failures)) if failures else "",
-        ),
-        Section(
-            "recent_dials",
-            "Last dials",
-            dials(
-                status,
-                "recent_dials",
-                "The last dials, newest first",
-                view,
-                empty("No dial yet.", "A dial appears here when a caller asks for a connection."),
-            ),
-        ),
-        Section("certificates", "Certificates", certificates(status, TLS_PARTS)),
-        Section("limits", "Limits", limits(status)),
-    ]
+def sections(status: Document, view: View, rates: Rates) -> Iterator[Section]:
+    """Yields the sections one by one: the caller may do other work in between."""
+    yield Section(
+        "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
+    )
+    yield Section("path", "Path", drawing(server_graph(status, rates, agent_key)))
+    agents = units.integer(number(status, "agents_total"))
+    yield Section("agents", "Agents", _agents(status, view, rates), agents)
+    yield from shared_sections(status, view, rates, peer="agent", certificates_of=TLS_PARTS)
     if overlaps := rows(status, "overlapping_identifiers"):
-        sections.append(
-            Section("overlaps", "Overlapping identifiers", _overlaps(overlaps), str(len(overlaps)))
-        )
-    return page(status, view, state=_state(status), subtitle=_facts(status), sections=sections)
+        yield Section("overlaps", "Overlapping identifiers", _overlaps(overlaps), str(len(overlaps)))
+
+
+def render(status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS) -> str:
+    """Returns the page of these sections, which updates itself every so many seconds."""
+    return page(status, view, state=_state(status), facts=_facts(status), sections=done, seconds=seconds)
 
 
 def _state(status: Document) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, part, rows, text, texts
@@ -13,6 +13,7 @@ from bootbridge.status_page.layout import (
     NEUTRAL,
     WARNING,
     Column,
+    Section,
     count,
     empty,
     lines,
@@ -31,11 +32,27 @@ DIALS_SHOWN = 12
 ESTABLISHED, CANCELLED = "established", "cancelled"
 
 
+def shared_sections(
+    status: Document, view: View, rates: Rates, *, peer: str, certificates_of: Sequence[tuple[str, str]]
+) -> Iterator[Section]:
+    """Yields what both pages have; `peer` is `agent` or `server`, where connections lead to or come from."""
+    opened = units.integer(number(status, "connections_total"))
+    yield Section("connections", "Connections", connections(status, view, rates, peer), opened)
+    failed = len(rows(status, "recent_failures"))
+    table = dials(status, "recent_failures", "Dials that failed, newest first", view)
+    yield Section("failures", "Failed dials", table or empty("No dial has failed."), str(failed or ""))
+    table = dials(status, "recent_dials", "The last dials, newest first", view)
+    none_yet = empty("No dial yet.", "A dial appears here when a caller asks for a connection.")
+    yield Section("recent_dials", "Last dials", table or none_yet)
+    yield Section("certificates", "Certificates", certificates(status, certificates_of))
+    yield Section("limits", "Limits", limits(status))
+
+
 # --- connections
 
 
-def connections(status: Document, view: View, rates: Rates, peer: str, via: str) -> Child:
-    """Returns the table of open connections; `peer` is the key of the agent or server, `via` its title."""
+def connections(status: Document, view: View, rates: Rates, peer: str) -> Child:
+    """Returns the table of open connections."""
     found = rows(status, "connections")
     total = number(status, "connections_matched") if view.filter else number(status, "connections_total")
     if not found and not view.filter and not view.connections_offset:
@@ -47,7 +64,7 @@ def connections(status: Document, view: View, rates: Rates, peer: str, via: str)
     with_caller = any("caller" in row for row in found)
     columns = [
         Column("Destination"),
-        Column(via),
+        Column(peer.capitalize()),
         *([Column("Caller")] if with_caller else []),
         Column("Age", True, "age"),
         Column("To destination", True, "bytes", "Rate, and bytes since the connection was opened"),
@@ -139,11 +156,11 @@ def filter_form(view: View) -> Markup:
 # --- dials
 
 
-def dials(status: Document, key: str, caption: str, view: View, none: Child) -> Child:
-    """Returns a table of ended dials, newest first."""
+def dials(status: Document, key: str, caption: str, view: View) -> Child:
+    """Returns a table of answered dials; None if there are none."""
     found = rows(status, key)
     if not found:
-        return none
+        return None
     shown = found if view.all_dials else found[:DIALS_SHOWN]
     has = {name for row in shown for name in ("agent", "server", "caller", "strategy") if text(row, name)}
     columns = [
@@ -161,7 +178,11 @@ def dials(status: Document, key: str, caption: str, view: View, none: Child) -> 
     listed = table(caption, columns, (_dial(row, now, has) for row in shown))
     if len(shown) == len(found):
         return listed
-    more = tag("a", f"show all {len(found)}", href=view.link(key, all_dials=True))
+    more = tag(
+        "a",
+        f"show all {len(found)}",
+        href=view.link("failures" if key == "recent_failures" else key, all_dials=True),
+    )
     return (listed, tag("p", f"the last {len(shown)} · ", more, class_="pager"))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import quote_plus
 
 ROWS_PER_PAGE = 50
+# How often the page updates itself, unless that would cost too much.
+PERIOD_SECONDS = 1.0
 # The drawing and the order of agents use this many agents: the most that one status document has.
 AGENTS_MAX = 1000
 FILTER_CHARS_MAX = 256
