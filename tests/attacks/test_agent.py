@@ -285,6 +285,20 @@ def test_an_agent_cannot_outlive_its_ca(programs: Programs) -> None:
     assert server.log.count("agent credentials ended") == 1
 
 
+def test_texts_of_an_agent_do_not_become_html_of_the_status_page(programs: Programs) -> None:
+    """Its id and identifiers are text there, and the page forbids scripts that are not its own."""
+    server = programs.server()
+    hostile = "<script>alert(1)</script>\"'&"
+    start_agent(programs, server, hostile, "host=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    assert server.admin.status()["agents"][0]["id"] == hostile
+    status, page = server.admin.get("/")
+    assert status == 200
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#39;&amp;" in page
+    assert "host=&lt;img src=x onerror=alert(1)&gt;" in page
+    assert "<script>" not in page
+    assert "<img" not in page
+
+
 @pytest.mark.parametrize("kind", [*FRAME_KINDS, "identifiers", "other-methods"])
 def test_a_flood_of_an_agent_ends_only_its_own_connection(
     programs: Programs, web: HttpEndpoint, kind: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import secrets
 import select
@@ -10,7 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -393,6 +394,29 @@ def test_unfinished_requests_do_not_make_a_probe_fail(programs: Programs) -> Non
                 continue  # closed already
         for _ in range(5):
             assert agent.health.get("/healthz")[0] == 200
+
+
+def test_a_web_site_cannot_read_the_status_by_dns_rebinding(programs: Programs) -> None:
+    """Its name resolves to loopback, so the browser sends it as Host; nor may it frame or embed the page."""
+    for program in programs.pair():
+        for path in ("/", "/status"):
+            status, _, _ = ask_as(program.admin.port, "site.example", path)
+            assert status == 421
+            status, headers, _ = ask_as(program.admin.port, f"127.0.0.1:{program.admin.port}", path)
+            assert (status, headers["Cross-Origin-Resource-Policy"]) == (200, "same-origin")
+            assert "Access-Control-Allow-Origin" not in headers
+        _, headers, _ = ask_as(program.admin.port, "localhost", "/")
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+
+
+def ask_as(port: int, host: str, path: str) -> tuple[int, Mapping[str, str], str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    try:
+        connection.request("GET", path, headers={"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
 
 
 @needs_sshd

@@ -90,7 +90,7 @@ def test_the_programs_have_the_paths_of_konnectivitys_images(
 
 
 def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image: OciImage) -> None:
-    """With mTLS; both report ready."""
+    """With mTLS; both report ready, and both serve the status page with its files."""
     authority = Authority.create("image")
     authority.write(root / "tmp", "ca")
     authority.issue_server(["127.0.0.1"]).write(root / "tmp", "server")
@@ -98,6 +98,7 @@ def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image:
     for key in (root / "tmp").glob("*.key"):
         os.chown(key, 65532, 65532)
     agent_port, server_health, agent_health = free_port(), free_port(), free_port()
+    server_admin, agent_admin = free_port(), free_port()
     server = running(
         root,
         image,
@@ -106,7 +107,7 @@ def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image:
         "--server-port=0",
         f"--agent-port={agent_port}",
         f"--health-port={server_health}",
-        f"--admin-port={free_port()}",
+        f"--admin-port={server_admin}",
         "--cluster-cert=/tmp/server.crt",
         "--cluster-key=/tmp/server.key",
         "--cluster-ca-cert=/tmp/ca.crt",
@@ -118,7 +119,7 @@ def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image:
         "--proxy-server-host=127.0.0.1",
         f"--proxy-server-port={agent_port}",
         f"--health-server-port={agent_health}",
-        f"--admin-server-port={free_port()}",
+        f"--admin-server-port={agent_admin}",
         "--ca-cert=/tmp/ca.crt",
         "--agent-cert=/tmp/agent.crt",
         "--agent-key=/tmp/agent.key",
@@ -126,6 +127,10 @@ def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image:
     with server, agent:
         wait_until_ready(server_health)
         wait_until_ready(agent_health)
+        for port in (server_admin, agent_admin):
+            for path in ("/", "/status.css", "/status.js", "/status.svg"):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                    assert len(answer.read()) > 100
 
 
 def test_packages_of_other_programs_are_not_in_the_image(root: Path) -> None:

@@ -16,6 +16,7 @@ from bootbridge.runtime.admin_routes import (
     agent_health_routes,
     server_admin_routes,
     server_health_routes,
+    status_routes,
 )
 from bootbridge.runtime.profiling_routes import profiling_routes
 from bootbridge.tunnel.agent_metrics import AgentMetrics
@@ -51,6 +52,17 @@ def status_of(query: Mapping[str, str]) -> dict[str, object]:
     if "wrong" in query:
         raise ValueError("wrong: invalid number 'x'")
     return {"query": dict(query), "agents": [{"id": "a"}, {"id": "b"}], "routes": 0}
+
+
+def status(loads: list[str] | None = None, *own_names: str) -> dict[str, Route]:
+    """The routes of the status; `loads` gets an entry when the page is loaded."""
+
+    def load() -> Route:
+        if loads is not None:
+            loads.append("page")
+        return lambda request: AdminResponse(f"page {request.path}")
+
+    return status_routes(status_of, load, *own_names)
 
 
 def test_healthz_is_always_ok() -> None:
@@ -90,7 +102,7 @@ def test_metrics_are_on_the_health_port_and_on_the_servers_admin_port() -> None:
     """Both pages are the same, and Prometheus can read them."""
     state = HealthState()
     ServerMetrics(state.registry).http_connections.set(3)
-    pages = [ask(state.server(), "/metrics"), ask(server_admin_routes(state.registry, status_of), "/metrics")]
+    pages = [ask(state.server(), "/metrics"), ask(server_admin_routes(state.registry, status()), "/metrics")]
 
     assert pages[0] == pages[1]
     assert pages[0].content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -109,12 +121,12 @@ def test_metrics_are_on_the_health_port_and_on_the_servers_admin_port() -> None:
 )
 def test_the_agents_admin_port_sends_scrapers_to_the_health_port(host: str, location: str) -> None:
     """301 to the same host under the health port."""
-    answer = ask(agent_admin_routes(8093, status_of), "/metrics", host)
+    answer = ask(agent_admin_routes(8093, status()), "/metrics", host)
     assert (answer.status, answer.headers) == (301, (("Location", location),))
 
 
 @pytest.mark.parametrize(
-    "routes", [server_admin_routes(Registry(), status_of), agent_admin_routes(8093, status_of)]
+    "routes", [server_admin_routes(Registry(), status()), agent_admin_routes(8093, status())]
 )
 def test_status_is_json_on_the_admin_port(routes: dict[str, Route]) -> None:
     """One line for each row; the query is passed on, and a wrong one is refused with the reason."""
@@ -123,6 +135,26 @@ def test_status_is_json_on_the_admin_port(routes: dict[str, Route]) -> None:
     assert json.loads(answer.body) == status_of({"sort": "age"})
     assert '\n  {"id": "b"}' in answer.body
     assert result_of(ask(routes, "/status", wrong="x")) == (400, "wrong: invalid number 'x'\n")
+
+
+def test_the_status_page_is_loaded_once_and_not_before_it_is_asked_for() -> None:
+    """A program without viewers must not have it in memory; `/status` does not need it."""
+    loads: list[str] = []
+    routes = server_admin_routes(Registry(), status(loads))
+    ask(routes, "/status")
+    ask(routes, "/metrics")
+    assert loads == []
+    for path in ("/", "/status.css", "/status.js", "/status.svg"):
+        assert ask(routes, path).body == f"page {path}"
+    assert loads == ["page"]
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/status.js"])
+def test_the_status_is_not_served_for_names_of_others(path: str) -> None:
+    """A web site whose name resolves to loopback gets 421; the name that the port is bound to is served."""
+    routes = status(None, "admin.internal")
+    assert ask(routes, path, "rebound.example:8095").status == 421
+    assert ask(routes, path, "admin.internal:8095").status == 200
 
 
 def test_the_health_ports_offer_health_and_metrics_only() -> None:
@@ -138,8 +170,8 @@ def test_profiling_is_off_unless_it_is_asked_for() -> None:
     routes = {
         **state.server(),
         **state.agent(),
-        **server_admin_routes(state.registry, status_of),
-        **agent_admin_routes(8093, status_of),
+        **server_admin_routes(state.registry, status()),
+        **agent_admin_routes(8093, status()),
     }
     assert not [path for path in routes if path.startswith("/debug")]
 

@@ -186,6 +186,15 @@ def test_nothing_heavy_is_imported(program: str) -> None:
     assert not _modules_of(program) & HEAVY_MODULES
 
 
+@pytest.mark.parametrize("program", ["server", "agent"])
+def test_the_status_page_is_not_imported_before_it_is_asked_for(program: str) -> None:
+    """An idle program has neither the page's code nor its data."""
+    loaded = _modules_of(program)
+    assert "bootbridge.runtime.admin_routes" in loaded
+    assert [name for name in loaded if name.startswith("bootbridge.status_page")] == []
+    assert f"bootbridge.proxy_{program}.status_document" not in loaded
+
+
 def test_a_running_agent_has_mapped_no_heavy_library(programs: Programs) -> None:
     """Nor does it load one later, when it has a server to talk to."""
     _, agent = programs.pair()

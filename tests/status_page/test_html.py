@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootbridge.status_page.html import Markup, escape, markup, tag
@@ -30,6 +30,7 @@ class Parsed(HTMLParser):
         self.text += data
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(categories=("L", "N", "P", "S"))))
 def test_any_text_is_the_same_text_in_an_element_and_in_an_attribute(text: str) -> None:
     found = Parsed(tag("p", text, title=text))
@@ -37,6 +38,7 @@ def test_any_text_is_the_same_text_in_an_element_and_in_an_attribute(text: str) 
     assert found.text == text
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_adds_an_element_or_an_attribute(text: str) -> None:
     found = Parsed(tag("p", text, [text, (text,)], title=text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from bootbridge.status_page import agent_page, server_page
 from bootbridge.status_page.view import View
 from tests.status_page import documents
 from tests.status_page.test_html import HOSTILE, Parsed
-
-CPU_SECONDS_MAX = 0.2
 
 
 def server(document: dict[str, Any], rates: dict[Any, float] | None = None, **view: Any) -> str:
@@ -193,18 +190,6 @@ def test_a_thousand_agents_and_ten_thousand_connections_are_paged() -> None:
     last = text_of(server(document, agents_offset=950))
     assert "951–1,000 of 1,000 agents" in last
     assert len(page) < 250_000
-
-
-def test_rendering_a_thousand_agents_costs_less_than_200_ms_of_cpu() -> None:
-    """The best of three; the server's own share is measured with real rows in tests/browser."""
-    document = documents.server(1000, 10_000, recent_failures=[documents.failed_dial(n) for n in range(50)])
-    rates = dict.fromkeys((key for key, _ in server_page.totals(document)), 1.0)
-    costs = []
-    for _ in range(3):
-        started = time.process_time()
-        server(document, rates)
-        costs.append(time.process_time() - started)
-    assert min(costs) < CPU_SECONDS_MAX
 
 
 @pytest.mark.parametrize(

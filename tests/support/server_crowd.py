@@ -17,7 +17,10 @@ class CrowdedServer(ServerHarness):
         super().__init__()
         self._delivers = False
         peers = [
-            self.agent(f"agent-{number}", identifiers=f"host=node-{number}&cidr=10.{number % 256}.0.0/16")
+            self.agent(
+                f"agent-{number}",
+                identifiers=f"host=node-{number}&cidr=10.{number // 256}.{number % 256}.0/24",
+            )
             for number in range(agents)
         ]
         self._deliver()

@@ -112,7 +112,10 @@ _LIMITS = (
 _WATCHING = (
     Flag("health-server-port", "Port for /healthz, /readyz and /metrics."),
     Flag("health-server-host", "Address for --health-server-port. Empty means all."),
-    Flag("admin-server-port", "Port for /status and profiling; redirects /metrics to the health port."),
+    Flag(
+        "admin-server-port",
+        "Port for the status page, /status and profiling; redirects /metrics to the health port.",
+    ),
     Flag("admin-bind-address", "Address for --admin-server-port. Empty means all."),
     Flag("enable-profiling", "Serve profiles under /debug/pprof on the admin port."),
     Flag("enable-contention-profiling", "Serve contention profiles too. Requires --enable-profiling."),

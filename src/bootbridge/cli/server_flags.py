@@ -157,7 +157,7 @@ _LEASES = (
 _WATCHING = (
     Flag("health-port", "Port for /healthz, /readyz and /metrics."),
     Flag("health-bind-address", "Address for --health-port. Empty means all."),
-    Flag("admin-port", "Port for /status, /metrics and profiling."),
+    Flag("admin-port", "Port for the status page, /status, /metrics and profiling."),
     Flag("admin-bind-address", "Address for --admin-port. Empty means all."),
     Flag(
         "audit-log",

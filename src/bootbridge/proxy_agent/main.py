@@ -12,7 +12,8 @@ from bootbridge.metrics import Registry
 from bootbridge.proxy_agent.options import AgentOptions
 from bootbridge.proxy_agent.server_sync import ServerSync
 from bootbridge.runtime import event_loop, logs, proxy_process
-from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
+from bootbridge.runtime.admin_http import Route
+from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes, status_routes
 from bootbridge.runtime.destination_policy import DestinationPolicy
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.event_log import LoggingEventLog
@@ -95,7 +96,8 @@ class ProxyAgent:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        admin_routes = agent_admin_routes(options.health_server_port, self._status)
+        status = status_routes(self._status, self._load_status_page, options.admin_bind_address)
+        admin_routes = agent_admin_routes(options.health_server_port, status)
         health_routes = agent_health_routes(self.registry, connected=lambda: self.ready)
         health_port = options.health_server_port
         await open_admin_ports(
@@ -117,6 +119,11 @@ class ProxyAgent:
     @property
     def ready(self) -> bool:
         return bool(self.core.streams) and not self.core.draining
+
+    def _load_status_page(self) -> Route:
+        from bootbridge.status_page.site import StatusSite
+
+        return StatusSite(self._status).answer
 
     def _status(self, query: Mapping[str, str]) -> dict[str, object]:
         # Imported on request: an idle agent has neither the code nor the data.

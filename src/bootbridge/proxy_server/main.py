@@ -16,7 +16,8 @@ from bootbridge.proxy_server.agent_certificate import AgentCertificate
 from bootbridge.proxy_server.agent_port import AgentPort
 from bootbridge.proxy_server.options import ServerOptions
 from bootbridge.runtime import event_loop, logs, proxy_process
-from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
+from bootbridge.runtime.admin_http import Route
+from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes, status_routes
 from bootbridge.runtime.byte_stream import PlainStream, set_user_timeout
 from bootbridge.runtime.destination_policy import DestinationPolicy
 from bootbridge.runtime.dialler import TcpDialler
@@ -191,6 +192,7 @@ class ProxyServer:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
+        status = status_routes(self._status, self._load_status_page, options.admin_bind_address)
         health = server_health_routes(self.registry, ready=lambda: self.core.ready)
         await open_admin_ports(
             stack,
@@ -198,11 +200,16 @@ class ProxyServer:
                 "--admin-port",
                 options.admin_bind_address,
                 options.admin_port,
-                server_admin_routes(self.registry, self._status),
+                server_admin_routes(self.registry, status),
             ),
             health=AdminPort("--health-port", options.health_bind_address, options.health_port, health),
             profiling=options.enable_profiling,
         )
+
+    def _load_status_page(self) -> Route:
+        from bootbridge.status_page.site import StatusSite
+
+        return StatusSite(self._status).answer
 
     def _status(self, query: Mapping[str, str]) -> dict[str, object]:
         # Imported on request: an idle server has neither the code nor the data.

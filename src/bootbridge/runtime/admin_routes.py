@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from bootbridge import metrics
 from bootbridge.metrics import Registry
+from bootbridge.runtime.admin_host import for_own_hosts
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
 
 # Returns the document of `/status`; the URL's query selects rows. Raises ValueError for an invalid query.
 StatusSource = Callable[[Mapping[str, str]], Mapping[str, object]]
+# Returns the route of the status page; called at the first request for it.
+PageLoader = Callable[[], Route]
 Check = Callable[[], bool]
+
+# Not for caches, nor for pages of other sites.
+_PRIVATE = (("Cache-Control", "no-store"), ("Cross-Origin-Resource-Policy", "same-origin"))
+PAGE_PATHS = ("/", "/status.css", "/status.js", "/status.svg")
 
 
 def server_health_routes(registry: Registry, *, ready: Check) -> dict[str, Route]:
@@ -34,18 +41,23 @@ def agent_health_routes(registry: Registry, *, connected: Check) -> dict[str, Ro
     return _health_routes(registry, readiness)
 
 
-def server_admin_routes(registry: Registry, status: StatusSource) -> dict[str, Route]:
+def server_admin_routes(registry: Registry, status: dict[str, Route]) -> dict[str, Route]:
     """The server's admin port; it has `/metrics` too, as upstream's."""
-    return {"/metrics": _metrics_page(registry), "/status": _status_page(status)}
+    return {"/metrics": _metrics_page(registry), **status}
 
 
-def agent_admin_routes(health_port: int, status: StatusSource) -> dict[str, Route]:
+def agent_admin_routes(health_port: int, status: dict[str, Route]) -> dict[str, Route]:
     """The agent's admin port redirects `/metrics` to the health port."""
 
     def moved(request: AdminRequest) -> AdminResponse:
         return redirect(f"//{_without_port(request.host)}:{health_port}/metrics")
 
-    return {"/metrics": moved, "/status": _status_page(status)}
+    return {"/metrics": moved, **status}
+
+
+def status_routes(status: StatusSource, load_page: PageLoader, *own_names: str) -> dict[str, Route]:
+    """The status as JSON and as a page, for IP addresses, `localhost` and `own_names` in the Host header."""
+    return for_own_hosts({"/status": _status_document(status), **_lazy(PAGE_PATHS, load_page)}, *own_names)
 
 
 def redirect(location: str) -> AdminResponse:
@@ -66,7 +78,18 @@ def _metrics_page(registry: Registry) -> Route:
     return lambda _request: AdminResponse(registry.exposition(), content_type=metrics.CONTENT_TYPE)
 
 
-def _status_page(status: StatusSource) -> Route:
+def _lazy(paths: tuple[str, ...], load: PageLoader) -> dict[str, Route]:
+    loaded: list[Route] = []
+
+    def answer(request: AdminRequest) -> AdminResponse | Awaitable[AdminResponse]:
+        if not loaded:
+            loaded.append(load())
+        return loaded[0](request)
+
+    return dict.fromkeys(paths, answer)
+
+
+def _status_document(status: StatusSource) -> Route:
     def answer(request: AdminRequest) -> AdminResponse:
         from bootbridge.runtime.status_page import encode  # only on request
 
@@ -74,7 +97,7 @@ def _status_page(status: StatusSource) -> Route:
             document = status(request.query)
         except ValueError as error:
             return AdminResponse(f"{error}\n", 400)
-        return AdminResponse(encode(document), content_type="application/json")
+        return AdminResponse(encode(document), content_type="application/json", headers=_PRIVATE)
 
     return answer
 

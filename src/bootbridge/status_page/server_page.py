@@ -40,6 +40,8 @@ from bootbridge.status_page.stalls import Rates, connection_totals
 from bootbridge.status_page.tables import shared_sections
 from bootbridge.status_page.view import AGENTS_MAX, PERIOD_SECONDS, ROWS_PER_PAGE, View
 
+OVERLAPS_SHOWN = 20
+
 
 def totals(status: Document) -> Iterator[tuple[Hashable, float]]:
     """Yields the counters whose rates the page shows."""
@@ -267,9 +269,13 @@ def _agent_marks(agent: Document) -> Iterator[Markup]:
         yield mark(BAD, "silent", "It left a dial unanswered")
 
 
-def _overlaps(overlaps: list[Document]) -> Markup:
+def _overlaps(overlaps: list[Document]) -> Child:
     columns = [Column("Identifier"), Column("Agent"), Column("Other agent")]
     cells = (
-        ("", [peer_text(text(row, key)) for key in ("identifier", "agent", "other")]) for row in overlaps
+        ("", [peer_text(text(row, key)) for key in ("identifier", "agent", "other")])
+        for row in overlaps[:OVERLAPS_SHOWN]
     )
-    return table("Destinations that two agents advertise", columns, cells)
+    listed = table("Destinations that two agents advertise", columns, cells)
+    if len(overlaps) <= OVERLAPS_SHOWN:
+        return listed
+    return (listed, tag("p", f"the first {OVERLAPS_SHOWN} of {len(overlaps)}", class_="pager"))

@@ -44,9 +44,11 @@ FILES = {
 }
 # The first view has no earlier reading of the counters: it waits this long for a second one.
 FIRST_READING_SECONDS = 0.25
-# A viewer costs at most this share of the CPU: with 1,000 agents and 10,000 connections, the page updates
-# itself less often. Connections wait meanwhile, so it is also the share of bytes that are late.
-CPU_SHARE_MAX = 0.01
+# A page that costs less than this is updated every second. With 1,000 agents and 10,000 connections it costs
+# more; then a viewer gets this share of the CPU. Connections wait meanwhile, so at most as many bytes are late.
+CHEAP_SECONDS = 0.025
+CPU_SHARE = 0.01
+PERIOD_SECONDS_MAX = 10.0
 
 StatusDocument = Callable[[Mapping[str, str]], Document]
 
@@ -65,16 +67,16 @@ class StatusSite:
         cost = _Cost()
         status, rates = self._current(view)
         if not rates:
-            await cost.pause(FIRST_READING_SECONDS)
+            await asyncio.sleep(FIRST_READING_SECONDS)
+            cost = _Cost()  # of one reading, as for an update
             status, rates = self._current(view)
         page = _page_of(status)
         sections = []
         for section in page.sections(status, view, rates):
             sections.append(section)
             await cost.pause()  # so that connections wait for one section, not for the page
-        period = max(PERIOD_SECONDS, round(cost.seconds() / CPU_SHARE_MAX))
         return AdminResponse(
-            page.render(status, view, sections, period),
+            page.render(status, view, sections, _period(cost.seconds())),
             content_type="text/html; charset=utf-8",
             headers=HEADERS,
         )
@@ -93,13 +95,19 @@ class _Cost:
         self._spent = 0.0
         self._resumed_at = time.thread_time()
 
-    async def pause(self, seconds: float = 0.0) -> None:
+    async def pause(self) -> None:
         self._spent = self.seconds()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(0)
         self._resumed_at = time.thread_time()
 
     def seconds(self) -> float:
         return self._spent + time.thread_time() - self._resumed_at
+
+
+def _period(cost_seconds: float) -> float:
+    if cost_seconds < CHEAP_SECONDS:
+        return PERIOD_SECONDS
+    return min(round(cost_seconds / CPU_SHARE), PERIOD_SECONDS_MAX)
 
 
 def _page_of(status: Document) -> ModuleType:

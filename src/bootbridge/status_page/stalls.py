@@ -23,7 +23,7 @@ def connection_totals(status: Document) -> Iterator[tuple[Hashable, float]]:
 
 
 def stalled(connection: Document, rates: Rates) -> bool:
-    """Whether a side does not read. A queue alone is no stall: a fast transfer has one all the time."""
+    """Whether a side does not read. A queue alone does not show that: a fast transfer always has one."""
     if not text(connection, "waiting_for").endswith("to read"):
         return False
     direction = "bytes_up" if number(connection, "queued_up") else "bytes_down"

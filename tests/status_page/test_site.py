@@ -1,0 +1,122 @@
+"""The page as it is answered: headers, files, rates, cost."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bootbridge.proxy_server.status_document import core_status
+from bootbridge.runtime.admin_http import AdminRequest, AdminResponse
+from bootbridge.runtime.status_page import parse_query, process_status
+from bootbridge.status_page.site import FILES, HEADERS, PERIOD_SECONDS_MAX, StatusSite
+from tests.status_page import documents
+from tests.support.server_crowd import CrowdedServer
+
+AGENTS, CONNECTIONS = 1000, 10_000
+CPU_SECONDS_MAX = 0.2
+
+
+async def ask(site: StatusSite, path: str = "/", **query: str) -> AdminResponse:
+    return await site.answer(AdminRequest(path, query, "localhost"))
+
+
+@pytest.mark.parametrize("path", ["/", *FILES])
+async def test_every_answer_has_the_headers_that_isolate_it(path: str) -> None:
+    """Nothing inline, nothing from elsewhere, no frames, no caches, no referrer."""
+    answer = await ask(StatusSite(lambda query: documents.server()), path)
+    headers = dict(answer.headers)
+    policy = {rule.partition(" ")[0]: rule for rule in headers["Content-Security-Policy"].split("; ")}
+    assert policy["default-src"] == "default-src 'none'"
+    assert policy["frame-ancestors"] == "frame-ancestors 'none'"
+    assert [rule for rule in policy.values() if re.search(r"unsafe|https?:|\*|data:|blob:", rule)] == []
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert len(HEADERS) == len(headers)
+
+
+async def test_files_are_served_with_their_types() -> None:
+    site = StatusSite(lambda query: documents.server())
+    for path, kind in FILES.items():
+        answer = await ask(site, path)
+        assert answer.content_type == kind
+        assert len(answer.body) > 100
+        assert "//" not in re.sub(
+            r"^\s*//.*$", "", answer.body.replace("http://www.w3.org/2000/svg", ""), flags=re.M
+        )
+
+
+async def test_the_first_view_has_rates_already() -> None:
+    """It waits for a second reading, so that a page without JavaScript is complete."""
+    readings = iter(range(0, 10_000_000, 1_000_000))
+
+    def status(query: Mapping[str, str]) -> dict[str, Any]:
+        return documents.server(bytes={"to_agent": 0, "to_frontend": next(readings)})
+
+    site = StatusSite(status)
+    assert "MiB/s" in (await ask(site)).body
+    assert next(readings) == 2_000_000
+
+
+async def test_the_query_is_decoded_once() -> None:
+    """A percent sign or a plus in a filter reaches the program as it was typed."""
+    seen = []
+
+    def status(query: Mapping[str, str]) -> dict[str, Any]:
+        seen.append(parse_query(query))
+        return documents.server()
+
+    body = (
+        await ask(StatusSite(status), filter="a%2Bb%2525%20c", sort="bytes", connections_offset="50")
+    ).body
+    assert (seen[0].filter, seen[0].sort, seen[0].connections_offset) == ("a+b%25 c", "bytes", 50)
+    assert 'value="a+b%25 c"' in body
+
+
+@pytest.fixture(scope="module")
+def crowd() -> CrowdedServer:
+    return CrowdedServer(AGENTS, CONNECTIONS)
+
+
+def crowded_site(crowd: CrowdedServer) -> StatusSite:
+    def status(query: Mapping[str, str]) -> dict[str, object]:
+        return {
+            **process_status("proxy-server", uptime_seconds=1.0),
+            **core_status(crowd.core, parse_query(query)),
+        }
+
+    return StatusSite(status)
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"sort": "bytes"}, {"filter": "agent-77"}, {"connections_offset": "9950"}]
+)
+async def test_a_thousand_agents_and_ten_thousand_connections_cost_less_than_200_ms_of_cpu(
+    crowd: CrowdedServer, query: dict[str, str]
+) -> None:
+    """The document of a real core and the page, the best of three; the page asks for fewer updates."""
+    site = crowded_site(crowd)
+    await ask(site, **query)
+    costs = []
+    for _ in range(3):
+        started = time.process_time()
+        answer = await ask(site, **query)
+        costs.append(time.process_time() - started)
+    assert min(costs) < CPU_SECONDS_MAX
+    assert f"{AGENTS:,}" in answer.body
+    assert f"{CONNECTIONS:,}" in answer.body
+    assert len(re.findall("<tr", answer.body)) < 150
+    seconds = re.search(r'data-seconds="([0-9.]+)"', answer.body)
+    assert seconds
+    assert 1 < float(seconds[1]) <= PERIOD_SECONDS_MAX
+
+
+async def test_an_ordinary_page_is_updated_every_second() -> None:
+    """The best of three: one may meet a collection of garbage."""
+    site = StatusSite(lambda query: documents.server())
+    await ask(site)
+    periods = [re.findall('data-seconds="([^"]+)"', (await ask(site)).body) for _ in range(3)]
+    assert ["1"] in periods
