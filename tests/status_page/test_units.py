@@ -53,6 +53,7 @@ def test_times() -> None:
     """Shown in UTC; what is not a time is shown as it is."""
     assert units.clock("2026-11-18T03:00:12.123Z") == "03:00:12"
     assert units.clock("2026-11-18T05:00:12+02:00") == "03:00:12"
+    assert units.date("2026-11-18T05:00:12+02:00") == "2026-11-18 03:00:12 UTC"
     assert units.clock("yesterday") == "yesterday"
     assert units.seconds_between("2026-11-18T03:00:00Z", "2026-11-18T03:00:01.500Z") == 1.5
     assert units.seconds_between("", "2026-11-18T03:00:01Z") is None

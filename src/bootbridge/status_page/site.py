@@ -45,7 +45,7 @@ FILES = {
 # The first view has no earlier reading of the counters: it waits this long for a second one.
 FIRST_READING_SECONDS = 0.25
 # A page that costs less than this is updated every second. With 1,000 agents and 10,000 connections it costs
-# more; then a viewer gets this share of the CPU. Connections wait meanwhile, so at most as many bytes are late.
+# more; then a viewer gets this share of the CPU. Connections wait meanwhile, so not more of them are late.
 CHEAP_SECONDS = 0.025
 CPU_SHARE = 0.01
 PERIOD_SECONDS_MAX = 10.0

@@ -66,6 +66,12 @@ def clock(text: str) -> str:
     return time.astimezone(UTC).strftime("%H:%M:%S") if time else text
 
 
+def date(text: str) -> str:
+    """Returns `2026-11-18 03:00:12 UTC`."""
+    time = parse_time(text)
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if time else text
+
+
 def seconds_between(earlier: str, later: str) -> float | None:
     first, second = parse_time(earlier), parse_time(later)
     return (second - first).total_seconds() if first and second else None
