@@ -5,6 +5,7 @@ Waiting is counted in the page's own updates, one a second: a slow machine makes
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,14 +46,32 @@ def load(server: Server, address: str, size: int = 20_000) -> Iterator[None]:
         thread.join()
 
 
-def fill(tunnel: ConnectTunnel) -> None:
-    """Sends until nothing more is taken."""
-    tunnel.sock.settimeout(0.2)
+@contextmanager
+def stalled_upload(server: Server, address: str) -> Iterator[None]:
+    """A caller that sends to an endpoint that does not read, from the moment when nothing moves any more."""
+    tunnel = ConnectTunnel.dial(server, address, patience=120)
+    ended = threading.Event()
+
+    def send() -> None:
+        try:
+            while True:
+                tunnel.send(bytes(65536))
+        except OSError:
+            ended.set()
+
+    def sent() -> int:
+        (row,) = server.admin.status()["connections"]
+        return int(row["bytes_up"]) if row["waiting_for"] == "endpoint to read" else 0
+
+    thread = threading.Thread(target=send)
+    thread.start()
     try:
-        while True:
-            tunnel.send(bytes(65536))
-    except TimeoutError:
-        return
+        until(lambda: (before := sent()) and not ended.wait(0.3) and sent() == before, "the upload stalls")
+        yield
+    finally:
+        tunnel.sock.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        tunnel.close()
 
 
 def shown_after(page: Page, expression: str, what: str) -> int:
@@ -143,17 +162,13 @@ def test_a_stalled_connection_is_visible_within_two_seconds(
     non_reader = NonReader()
     stalled = endpoint(non_reader)
     page = open_page(server)
-    tunnel = ConnectTunnel.dial(server, stalled.address)
-    fill(tunnel)
-    try:
+    with stalled_upload(server, stalled.address):
         updates = shown_after(page, contains("stalled", "#connections"), "the stalled connection")
         assert updates <= TWO_SECONDS_OF_UPDATES
         assert "waits for endpoint to read" in page.text("#connections")
         assert "1 stalled connection" in page.text("#overview")
         assert "1 stalled" in page.text("#path svg.wide")
-    finally:
-        non_reader.released.set()
-        tunnel.close()
+    non_reader.released.set()
 
 
 def test_a_program_that_stopped_is_noticed(programs: Programs, open_page: OpenPage) -> None:

@@ -276,7 +276,9 @@ class Page:
     def wait_for_updates(self, count: int) -> None:
         """Waits until the page has updated itself this many times."""
         before = self.updates()
-        self._wait(lambda: self.updates() >= before + count, f"{count} updates")
+        self._wait(
+            lambda: self.updates() >= before + count, f"{count} updates", 10 * count + DEADLINE_SECONDS
+        )
 
     def close(self) -> None:
         self._browser.close_target(self._target)

@@ -248,7 +248,8 @@ def _certificate(title: str, tls: Document, now: str) -> tuple[str, list[Child]]
     cells: list[Child] = [
         title,
         lines(
-            mark(kind, note) if expires else note, tag("time", units.date(expires), datetime=expires) if expires else None
+            mark(kind, note) if expires else note,
+            tag("time", units.date(expires), datetime=expires) if expires else None,
         ),
         markup(files),
         mark(BAD, error) if error else mark(GOOD, "ok"),
