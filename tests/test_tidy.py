@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kube": {"runtime", "common"},
     "trust": {"runtime", "wire", "common"},
     "image": set(),
+    "top": {"common"},
     "status_page": {"runtime"},
     "proxy_server": {"wire", "ports", "tunnel", "runtime", "metrics", "kube", "options", "status_page"},
     "proxy_agent": {"wire", "ports", "tunnel", "runtime", "metrics", "kube", "options", "status_page"},

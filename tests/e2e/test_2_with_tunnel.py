@@ -100,5 +100,28 @@ def test_status_reports_a_working_tunnel(cluster: Cluster) -> None:
     cluster.until(works, "the tunnel works")
 
 
+def test_top_shows_the_server_of_this_node(cluster: Cluster) -> None:
+    document = json.loads(cluster.bootbridge("top", "--json").stdout)
+    nodes = len(cluster.lab.layout.cluster_nodes)
+    assert (document["program"], document["ready"], document["agents"]) == ("proxy-server", True, nodes)
+
+
+def test_top_reaches_agents_by_port_forward(cluster: Cluster) -> None:
+    """Through kubectl, the kube-apiserver and the kubelet, to a port on the pod's loopback address."""
+    for node in cluster.lab.layout.cluster_nodes:
+        done = cluster.with_kubectl("top", "--json", f"--agent={node.name}")
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        assert (document["page"], document["program"]) == ("/status", "proxy-agent")
+        assert document["status"]["agent_id"] == node.name
+
+
+def test_top_names_the_agents_to_choose_from(cluster: Cluster) -> None:
+    done = cluster.with_kubectl("top", "--json", f"--namespace={cluster.plan.namespace}")
+    assert done.returncode == 1
+    for node in cluster.lab.layout.cluster_nodes:
+        assert f" on {node.name}" in done.stderr
+
+
 def test_second_up_changes_nothing(cluster: Cluster) -> None:
     assert "nothing was changed" in cluster.repeat_up().stdout

@@ -241,6 +241,18 @@ class Cluster:
         argv = self.lab.bootbridge(*words)
         return subprocess.run(argv, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
+    def with_kubectl(self, *words: str, seconds: float = CALL_SECONDS) -> Done:
+        """Runs `bootbridge` on the bootstrap node, with kubectl in PATH and the admin kubeconfig."""
+        settings = {
+            "KUBECONFIG": ADMIN_KUBECONFIG,
+            "KUBECACHEDIR": KUBECTL_CACHE,
+            "PATH": f"{Path(self.components['kubectl']).parent}:{os.environ['PATH']}",
+        }
+        program = ["env", *(f"{name}={value}" for name, value in settings.items())]
+        program += [sys.executable, "-m", "bootbridge.cli.main", *words]
+        argv = self.lab.namespaces("bootstrap").command(program)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+
     def install_tunnel(self, pairing: Pairing = OURS) -> None:
         """Installs the tunnel with this pairing, changes it if there is one, and waits for all agents."""
         if self.pairing == pairing:
