@@ -32,7 +32,7 @@ class FakeCluster(FakeApiServer):
     def _store(self, key: Key, body: Json, *, dry_run: bool = False) -> Json:
         if key[0] == "namespaces":
             body = {"status": {"phase": "Active"}, **body} if key not in self.objects else body
-        else:
+        elif key[1]:  # else it is an object of the cluster, such as a node
             self._check_namespace(key[1])
         return super()._store(key, body, dry_run=dry_run)
 

@@ -28,19 +28,30 @@ from bootbridge.errors import OperatorError
 _DESCRIPTION = """\
 Inspects every resource of the tunnel once: present, absent, changed (it differs from the plan; `bootbridge
 up` corrects it) or unknown (it could not be read). Also shows whether the server answers, which agents
-are connected, and when the certificates expire. Changes nothing."""
+are connected, and when the certificates expire. Changes nothing.
+
+With --watch it looks again every 2 seconds, and shows the stages of bootkube (OpenShift), the agents per node
+and the first successful dial as well. It ends when the tunnel is ready, or the bootstrap has completed."""
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="show stages, resources, agents per node and the first dial, until the tunnel is ready; in a "
+        "pipe, a line for each change",
+    )
     add_install_flags(parser)
     add_plan_flags(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
-    host = open_host(flags)
-    plan, _ = recorded_or_default_plan(flags, host)
-    addresses = _addresses(plan, flags.program)
-    with closing(InstallContext(plan, host, open_cluster(flags, host, plan), addresses)) as context:
+    if flags.watch:
+        from bootbridge.cli.status_watch import watch
+
+        warned: set[str] = set()
+        return watch(lambda: closing(_open_context(flags, warned)), as_json=flags.json)
+    with closing(_open_context(flags, set())) as context:
         found = status.inspect(context)
     if flags.json:
         print_output(json.dumps(found.document(), indent=2, ensure_ascii=False) + "\n")
@@ -49,11 +60,21 @@ def _run(flags: argparse.Namespace) -> int:
     return ExitCode.OK if found.works else ExitCode.FINDINGS
 
 
-def _addresses(plan: Plan, program: str) -> tuple[IPAddress, ...]:
+def _open_context(flags: argparse.Namespace, warned: set[str]) -> InstallContext:
+    host = open_host(flags)
+    plan, _ = recorded_or_default_plan(flags, host)
+    addresses = _addresses(plan, flags.program, warned)
+    return InstallContext(plan, host, open_cluster(flags, host, plan), addresses)
+
+
+def _addresses(plan: Plan, program: str, warned: set[str]) -> tuple[IPAddress, ...]:
+    """`warned` has the warnings that were printed already."""
     try:
         return node_addresses(plan)
     except OperatorError as error:
-        print_warnings(program, str(error))
+        if str(error) not in warned:
+            print_warnings(program, str(error))
+        warned.add(str(error))
         return ()
 
 
@@ -94,7 +115,7 @@ def _show(found: InstallStatus, terminal: Terminal) -> None:
 COMMAND = Command(
     _run,
     _DESCRIPTION,
-    "{program}\n{program} --json",
+    "{program}\n{program} --json\n{program} --watch",
     _add_flags,
     exit_codes={
         ExitCode.OK: "the tunnel is ready",
