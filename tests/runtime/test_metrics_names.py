@@ -41,9 +41,12 @@ SERVER = {
     # Ours:
     "transferred_bytes_total": ("counter", ("direction",), None),
     "queued_bytes": ("gauge", ("direction",), None),
+    "stalled_connections": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
     "log_lines_dropped_total": ("counter", (), None),
+    "tls_certificate_not_before_timestamp_seconds": ("gauge", ("flag",), None),
+    "tls_certificate_not_after_timestamp_seconds": ("gauge", ("flag",), None),
     "refused_destinations_total": ("counter", ("rule",), None),
     "dial_retries_total": ("counter", (), None),
     "unadmitted_agent_connections": ("gauge", (), None),
@@ -69,9 +72,12 @@ AGENT = {
     # Ours:
     "transferred_bytes_total": ("counter", ("direction",), None),
     "queued_bytes": ("gauge", ("direction",), None),
+    "stalled_connections": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
     "log_lines_dropped_total": ("counter", (), None),
+    "tls_certificate_not_before_timestamp_seconds": ("gauge", ("flag",), None),
+    "tls_certificate_not_after_timestamp_seconds": ("gauge", ("flag",), None),
     "refused_destinations_total": ("counter", ("rule",), None),
 }
 TABLES = [
