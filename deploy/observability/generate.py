@@ -94,11 +94,17 @@ def _panel(panel: dict[str, Any], number: int, at: dict[str, int]) -> dict[str, 
     thresholds = panel.get("thresholds", {"green": None})
     if kind == "stat":
         custom: dict[str, Any] = {}
-        options: dict[str, Any] = {"colorMode": "value", "reduceOptions": {"calcs": ["lastNotNull"]}}
+        options: dict[str, Any] = {
+            "colorMode": "value",
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        }
     else:
         stacking = {"mode": "normal" if panel.get("stacked") else "none"}
         custom = {"fillOpacity": 10, "showPoints": "never", "stacking": stacking}
-        options = {"legend": {"displayMode": "list"}, "tooltip": {"mode": "multi", "sort": "desc"}}
+        options = {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
     return {
         "id": number,
         "type": kind,
@@ -109,7 +115,7 @@ def _panel(panel: dict[str, Any], number: int, at: dict[str, int]) -> dict[str, 
         "fieldConfig": {
             "defaults": {
                 "unit": panel["unit"],
-                "min": 0,
+                "min": panel.get("min", 0),
                 "custom": custom,
                 "thresholds": {
                     "mode": "absolute",
