@@ -6,6 +6,7 @@ SEEDS  ?= 2000
 FUZZ_SECONDS ?= 20
 KUBERNETES ?=
 E2E ?=
+RUNS ?=
 PYTEST := $(BIN)/pytest
 # Test processes that run at a time. loadgroup: tests with the same xdist_group mark run in one process.
 JOBS   ?= $(shell nproc)
@@ -18,7 +19,7 @@ UPGRADE ?=
 WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow browser peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test pictures sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -138,6 +139,10 @@ bench-attacks: $(COMPILED)/.ready peers ## benchmark a caller beside floods of t
 bench-tickets: $(VENV)/.ready ## benchmark join tickets per second, with a real kube-apiserver (after make kubernetes)
 	@$(BIN)/python -m compileall -q src
 	$(BIN)/python bench/tickets.py
+
+pictures: $(VENV)/.ready ## make docs/pictures from real runs (as root, after make kubernetes); some: make pictures RUNS=demo
+	@peers/packages tmux=tmux chromium=chromium nft=nftables || [ $$? = 3 ]
+	$(BIN)/python -m tests.tools.pictures $(RUNS)
 
 sim: $(VENV)/.ready ## run the simulation: make sim SEEDS=100000
 	$(BIN)/python -m tests.sim.run --seeds $(SEEDS) --jobs $$(nproc)

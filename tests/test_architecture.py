@@ -13,7 +13,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "bootbridge"
 TEXT = (ROOT / "ARCHITECTURE.md").read_text()
-DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md"))
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("deploy/**/*.md")),
+]
 PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 WALKS = ("a DATA byte", "`up`", "`inject`", "`node run`", "a ticket")
 STEPS_MIN = 5

@@ -13,7 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py")) + sorted((ROOT / "src").rglob("*.sh"))
-DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("deploy/**/*.md")),
+]
 IDIOM = re.compile(
     r"\b(said|told|nobody|somebody|everybody|whoever|whomever|whatever|laid|lays?|laying|"
     r"mend(s|ed|ing)?|deeds?|stranger|shall)\b|(?<!there )\bis no (?!longer\b)[a-z]+",

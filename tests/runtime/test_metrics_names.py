@@ -41,10 +41,13 @@ SERVER = {
     # Ours:
     "transferred_bytes_total": ("counter", ("direction",), None),
     "queued_bytes": ("gauge", ("direction",), None),
+    "stalled_connections": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
     "audit_lines_dropped_total": ("counter", (), None),
     "log_lines_dropped_total": ("counter", (), None),
+    "tls_certificate_not_before_timestamp_seconds": ("gauge", ("flag",), None),
+    "tls_certificate_not_after_timestamp_seconds": ("gauge", ("flag",), None),
     "refused_destinations_total": ("counter", ("rule",), None),
     "dial_retries_total": ("counter", (), None),
     "unadmitted_agent_connections": ("gauge", (), None),
@@ -71,9 +74,12 @@ AGENT = {
     # Ours:
     "transferred_bytes_total": ("counter", ("direction",), None),
     "queued_bytes": ("gauge", ("direction",), None),
+    "stalled_connections": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
     "log_lines_dropped_total": ("counter", (), None),
+    "tls_certificate_not_before_timestamp_seconds": ("gauge", ("flag",), None),
+    "tls_certificate_not_after_timestamp_seconds": ("gauge", ("flag",), None),
     "refused_destinations_total": ("counter", ("rule",), None),
 }
 TABLES = [

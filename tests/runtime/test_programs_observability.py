@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -141,6 +143,20 @@ def test_an_agent_shows_servers_that_it_does_not_reach(programs: Programs) -> No
     assert server["state"] in ("waiting", "connecting")
     assert "connection refused" in server["last_error"]
     assert agent.admin.status()["ready"] is False
+
+
+def test_the_validity_of_own_certificates_is_shown_by_flag(programs: Programs) -> None:
+    """A renewed file shows at the next scrape, although no connection was opened since."""
+    server, agent = programs.pair(tcp=True)
+    name = "tls_certificate_not_after_timestamp_seconds"
+    before = server.metric(name, flag="--cluster-cert")
+    for program, flag in ((server, "--cluster-cert"), (server, "--server-cert"), (agent, "--agent-cert")):
+        start = program.metric("tls_certificate_not_before_timestamp_seconds", flag=flag)
+        assert start < time.time() < program.metric(name, flag=flag) < start + 86400 + 600
+    renewed = programs.certificates.agents.issue_server(["127.0.0.1"], validity=timedelta(hours=3))
+    renewed.write(programs.folder, "server")
+    until(lambda: server.metric(name, flag="--cluster-cert") < before, "the new expiry is shown")
+    assert abs(server.metric(name, flag="--cluster-cert") - time.time() - 3 * 3600) < 600
 
 
 def test_why_a_connection_closed_is_counted(programs: Programs, endpoint: Endpoints) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime.tls_files import FlagFile, TlsFiles, TlsPolicy, certificates
-from bootbridge.trust.authority import Authority, KeyKind
+from bootbridge.trust.authority import BACKDATED, Authority, KeyKind
 
 # Old versions are tested because `--tls-min-version` allows them.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
@@ -399,6 +399,8 @@ def test_the_expiry_of_the_own_certificate_is_known(files: Files, tmp_path: Path
         listener = TlsFiles.agent_listener(*map(str, pair))
         assert listener.expires is not None
         assert abs(listener.expires - end) < timedelta(seconds=2)
+        assert listener.valid_from is not None
+        assert abs(listener.valid_from - datetime.now(UTC)) < BACKDATED + timedelta(minutes=1)
     assert files.listener().status() == {
         "files": {"--cluster-cert": files.cert, "--cluster-key": files.key, "--cluster-ca-cert": files.ca},
         "certificate_expires": files.listener().expires.isoformat(),  # type: ignore[union-attr]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bounds import BOUNDS
+from bootbridge.metrics import Family, Gauge
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, FIRST_BYTES_HOLD_SECONDS, HALF_OPEN_IDLE_SECONDS_MAX
+from bootbridge.tunnel.stall_guard import STALLED_SECONDS
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentHarness, ConnectCaller, Peer, ServerHarness
@@ -114,6 +116,56 @@ def test_a_stalled_caller_does_not_delay_others_on_the_same_agent() -> None:
         assert agent.bytes_of(2) == b"tock" * 10
 
 
+def _gauge(family: Family[Gauge], direction: str) -> float:
+    return next(iter(family.labels(direction).samples()))[2]
+
+
+def test_a_connection_whose_receiver_stopped_is_counted_while_it_waits() -> None:
+    """The pod reads again after the server has shown the connection as stalled for a while."""
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
+        stalled = harness.metrics.stalled_connections
+        while not caller.port.paused:
+            caller.send(CHUNK)
+        harness.after(STALLED_SECONDS - 0.1)
+        assert _gauge(stalled, "to_agent") == 0
+        harness.after(0.2)
+        assert (_gauge(stalled, "to_agent"), _gauge(stalled, "to_frontend")) == (1, 0)
+        agent.send(p.Credit(1, BOUNDS.credit))
+        assert _gauge(stalled, "to_agent") == 0
+        agent.bytes_of(1)
+
+
+def test_an_endpoint_that_waits_for_a_stopped_caller_is_counted_by_the_agent() -> None:
+    """Between our own peers the sender has the queue, so it is the one that counts."""
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        while not endpoint.paused:
+            harness.send_from_endpoint(endpoint, CHUNK)
+        harness.after(STALLED_SECONDS)
+        assert _gauge(harness.metrics.stalled_connections, "to_server") == 1
+        server.send(p.Credit(1, BOUNDS.credit))
+        assert _gauge(harness.metrics.stalled_connections, "to_server") == 0
+        server.bytes_of(1)
+
+
+def test_a_stopped_grpc_caller_is_counted_by_the_server() -> None:
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.grpc_route(agent).send(p.Data(1, b"go"))
+        agent.bytes_of(1)
+        caller.wire.stalled = True
+        _fill(agent, 1, BOUNDS.credit)
+        harness.after(STALLED_SECONDS)
+        assert _gauge(harness.metrics.stalled_connections, "to_frontend") == 1
+        caller.wire.stalled = False
+        assert len(caller.bytes_of(1)) == BOUNDS.credit
+        assert _gauge(harness.metrics.stalled_connections, "to_frontend") == 0
+        agent.received.clear()
+
+
 # --- towards a peer without credit
 
 
@@ -133,8 +185,10 @@ def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -
     """Promise 4's fallback: this one is closed and logged with its reason; the agent stays."""
     with ServerHarness(stall_seconds=10.0) as harness:
         agent, stalled, active = _stalled_on_a_go_agent(harness)
+        assert _gauge(harness.metrics.stalled_connections, "to_frontend") == 0
         harness.after(9.5)
         assert stalled.port.state == "open"
+        assert _gauge(harness.metrics.stalled_connections, "to_frontend") == 1
         harness.after(1.0)
         assert stalled.port.state == "aborted"
         assert active.port.state == "open"
@@ -142,6 +196,7 @@ def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -
         (note,) = harness.event_log.about("connection closed: frontend stalled")
         assert note["connection"] == 1
         assert harness.metrics.closed_connections_total.labels("stalled frontend").value == 1
+        assert _gauge(harness.metrics.stalled_connections, "to_frontend") == 0
 
 
 def test_other_connections_continue_before_a_stalled_one_is_closed() -> None:

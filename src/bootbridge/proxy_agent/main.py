@@ -73,6 +73,10 @@ class ProxyAgent:
         self._tls = TlsFiles.agent_client(
             options.ca_cert, options.agent_cert, options.agent_key, alpn_protos=options.alpn_proto
         )
+        self._tls.register_validity(
+            self.metrics.tls_certificate_not_before_timestamp_seconds,
+            self.metrics.tls_certificate_not_after_timestamp_seconds,
+        )
         self._sync = ServerSync(options, self.pump, self.core, self._tls)
 
     @classmethod

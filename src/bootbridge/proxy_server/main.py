@@ -123,6 +123,11 @@ class ProxyServer:
                 alpn="h2" if options.mode == "grpc" else "http/1.1",
                 policy=policy,
             )
+        for tls in filter(None, (self._agent_tls, self._frontend_tls)):
+            tls.register_validity(
+                self.metrics.tls_certificate_not_before_timestamp_seconds,
+                self.metrics.tls_certificate_not_after_timestamp_seconds,
+            )
 
     @classmethod
     async def start(cls, options: ServerOptions, stack: AsyncExitStack) -> ProxyServer:

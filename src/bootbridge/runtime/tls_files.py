@@ -16,8 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from bootbridge.errors import OperatorError
+from bootbridge.metrics import Family, Gauge
 from bootbridge.runtime import logs
 
 # Go's list of secure cipher suites, by Go's names. TLS 1.3 suites cannot be configured in Go either.
@@ -144,6 +146,7 @@ class TlsFiles:
         self._alpn = list(alpn)
         self._policy = policy
         self._files = [file for file in (cert, key, ca) if file is not None]
+        self.valid_from: datetime | None = None
         self.expires: datetime | None = None
         self.trusted: frozenset[bytes] = frozenset()  # SHA-256 of each certificate of the CA file
         self.reload_error = ""
@@ -207,6 +210,17 @@ class TlsFiles:
             "reload_error": self.reload_error or None,
         }
 
+    def register_validity(self, not_before: Family[Gauge], not_after: Family[Gauge]) -> None:
+        """Shows the validity of the certificate in use as gauges, by flag; without a certificate nothing."""
+        if self._cert is not None:
+            not_before.labels(self._cert.flag).set_function(partial(self._current, "valid_from"))
+            not_after.labels(self._cert.flag).set_function(partial(self._current, "expires"))
+
+    def _current(self, attribute: str) -> float:
+        self.context()  # reloads first: without new connections, a renewed certificate would look old
+        moment: datetime = getattr(self, attribute)
+        return moment.timestamp()
+
     def _signatures(self) -> tuple[tuple[int, ...], ...]:
         return tuple(file.signature() for file in self._files)
 
@@ -231,7 +245,7 @@ class TlsFiles:
         trusted = self._load_trust(context)
         if self._cert is not None and self._key is not None:
             _load_pair(context, self._cert, self._key)
-            self.expires = _expiry(self._cert)
+            self.valid_from, self.expires = _validity(self._cert)
         self.trusted = frozenset(hashlib.sha256(der).digest() for der in trusted)
         return context
 
@@ -300,12 +314,12 @@ def _load_pair(context: ssl.SSLContext, cert: FlagFile, key: FlagFile) -> None:
         raise key.problem(f"cannot read {cert.path} and {key.path}: {error.strerror}") from error
 
 
-def _expiry(cert: FlagFile) -> datetime:
-    expires = not_after(certificates(cert)[0])
+def _validity(cert: FlagFile) -> tuple[datetime, datetime]:
+    valid_from, expires = validity(certificates(cert)[0])
     if expires.timestamp() < time.time():
         # Not an error: our clock may be wrong, and a new file may arrive at any moment.
         logs.event("tls", logs.WARNING, "certificate expired", flag=cert.flag, file=cert.path, at=expires)
-    return expires
+    return valid_from, expires
 
 
 def _load_system_roots(context: ssl.SSLContext) -> None:
@@ -321,6 +335,11 @@ def _load_system_roots(context: ssl.SSLContext) -> None:
 
 def not_after(der: bytes) -> datetime:
     """Parses notAfter from a DER certificate."""
+    return validity(der)[1]
+
+
+def validity(der: bytes) -> tuple[datetime, datetime]:
+    """Parses notBefore and notAfter from a DER certificate."""
 
     def element(at: int) -> tuple[int, int, int]:
         """Returns tag, start and end of the DER element at this offset."""
@@ -336,8 +355,13 @@ def not_after(der: bytes) -> datetime:
         at = element(at)[2]
     for _ in ("serial number", "signature algorithm", "issuer"):
         at = element(at)[2]
-    _, not_before, _ = element(at)
-    tag, start, end = element(element(not_before)[2])
+    _, at, _ = element(at)
+    first = element(at)
+    return _time(der, first), _time(der, element(first[2]))
+
+
+def _time(der: bytes, element: tuple[int, int, int]) -> datetime:
+    tag, start, end = element
     text = der[start:end].decode("ascii")
     if tag == 0x17:  # UTCTime, two digits for a year between 1950 and 2049
         text = ("19" if text >= "50" else "20") + text

@@ -214,6 +214,13 @@ class AgentCore:
             lambda: sum(e.receiver.sink.backlog for s in self.streams for e in s.endpoints.values())
         )
 
+        metrics.stalled_connections.labels("to_server").set_function(
+            lambda: sum(e.send_queue.stalled for s in self.streams for e in s.endpoints.values())
+        )
+        metrics.stalled_connections.labels("to_endpoint").set_function(
+            lambda: sum(stream.stalled_receivers() for stream in self.streams)
+        )
+
     def connect(
         self,
         connection: Http2Connection,

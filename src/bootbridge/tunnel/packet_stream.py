@@ -20,7 +20,7 @@ from bootbridge.ports.byte_ports import PausableSource, Sink
 from bootbridge.ports.close_states import PACKET_STREAM, Event, State
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel.extension import NONE, Extension
-from bootbridge.tunnel.stall_guard import StallGuard
+from bootbridge.tunnel.stall_guard import STALLED_SECONDS, StallGuard
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import CANCEL, ENHANCE_YOUR_CALM
 from bootbridge.wire.hpack_headers import Headers, values_of
@@ -215,6 +215,16 @@ class PacketStream:
         """Whether accepted bytes have not been passed to the HTTP/2 connection yet."""
         return bool(self._turns or self._urgent) or self.stream.has_tail
 
+    def stalled_receivers(self) -> int:
+        """Returns how many connections have stopped at a sink on this side.
+
+        With credit the peer pauses the source, and counts a stalled socket; a send queue is counted here.
+        """
+        if self.guard is not None:
+            return self.guard.stalled_count(self.timers.now())
+        sinks = [receiver.sink for receiver in self.receivers.values()]
+        return sum(isinstance(sink, SendQueue) and sink.stalled for sink in sinks)
+
     @property
     def queued_bytes(self) -> int:
         return sum(send_queue.backlog for send_queue in self._turns)
@@ -333,6 +343,12 @@ class SendQueue:
             self._send_after()
         self._waiting = bool(self._chunks) and self.credit > 0
         return self._waiting
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the source has been paused for so long that the receiver seems to have stopped."""
+        paused_at = self._paused_at
+        return paused_at is not None and self.stream.timers.now() - paused_at >= STALLED_SECONDS
 
     def _resume(self) -> None:
         if self._paused_at is not None:

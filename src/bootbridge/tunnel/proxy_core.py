@@ -514,6 +514,14 @@ class ProxyCore:
         m.queued_bytes.labels("to_frontend").set_function(
             lambda: sum(agent.queued_down for agent in self.agent_registry)
         )
+        m.stalled_connections.labels("to_agent").set_function(
+            lambda: sum(
+                route.send_queue.stalled for agent in self.agent_registry for route in agent.routes.values()
+            )
+        )
+        m.stalled_connections.labels("to_frontend").set_function(
+            lambda: sum(agent.stalled_receivers() for agent in self.agent_registry)
+        )
         m.full_receive_channels.labels("Connect").set_function(
             lambda: sum(agent.stream.paused for agent in self.agent_registry)
         )

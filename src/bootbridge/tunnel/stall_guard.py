@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bootbridge.tunnel.packet_stream import Receiver
 
 TRICKLE_SECONDS: Final = 0.01
+# A connection that has waited this long for its receiver counts as stalled in the metrics.
+STALLED_SECONDS: Final = 5.0
 
 
 class Metered(Protocol):
@@ -50,6 +52,9 @@ class StallGuard:
 
     def __len__(self) -> int:
         return len(self._watched)
+
+    def stalled_count(self, now: float) -> int:
+        return sum(now - watched.moved_at >= STALLED_SECONDS for watched in self._watched.values())
 
     def watch(self, receiver: Receiver) -> None:
         """Called for every packet while the receiver's sink is above the bound."""

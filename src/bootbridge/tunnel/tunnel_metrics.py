@@ -26,6 +26,16 @@ class TunnelMetrics:
         self.log_lines_dropped_total = own.counter(
             "log_lines_dropped_total", "Log lines lost because the reader of the log did not read them."
         )
+        self.tls_certificate_not_before_timestamp_seconds = own.gauges(
+            "tls_certificate_not_before_timestamp_seconds",
+            "Start of the validity of our own certificate, in seconds since 1970, by flag.",
+            "flag",
+        )
+        self.tls_certificate_not_after_timestamp_seconds = own.gauges(
+            "tls_certificate_not_after_timestamp_seconds",
+            "End of the validity of our own certificate, in seconds since 1970, by flag.",
+            "flag",
+        )
 
     def _connections_beyond_upstream(self, own: Registry, directions: tuple[str, ...]) -> None:
         """Our own metrics of tunnelled connections."""
@@ -34,6 +44,11 @@ class TunnelMetrics:
         ).preset(*directions)
         self.queued_bytes = own.gauges(
             "queued_bytes", "Payload bytes that wait for a slow receiver now.", "direction"
+        ).preset(*directions)
+        self.stalled_connections = own.gauges(
+            "stalled_connections",
+            "Connections whose receiver has not read for 5 seconds, although bytes wait for it.",
+            "direction",
         ).preset(*directions)
         self.stalled_seconds_total = own.counters(
             "stalled_seconds_total", "Time that connections spent waiting for a slow receiver.", "direction"

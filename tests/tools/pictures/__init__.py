@@ -1,0 +1,1 @@
+"""The pictures of README and docs, made from real runs: `make pictures`."""

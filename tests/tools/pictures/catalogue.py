@@ -1,0 +1,84 @@
+"""Which pictures there are, the run that makes each, and the source files that it shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.tools.pictures import runs
+
+LOOK = ("src/bootbridge/common/progress.py",)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; `pictures` are the files that it makes, each with patterns of the sources that it shows."""
+
+    make: Callable[[Path], runs.Pictures]
+    needs: tuple[str, ...]
+    pictures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+RUNS = {
+    "demo": Run(
+        runs.demo,
+        needs=("root", "tmux"),
+        pictures={"demo.svg": ("src/bootbridge/cli/demo.py", "src/bootbridge/demo/*.py", *LOOK)},
+    ),
+    "lab": Run(
+        runs.lab,
+        needs=("root", "tmux", "nft", "Kubernetes"),
+        pictures={
+            "up.svg": (
+                "src/bootbridge/cli/up.py",
+                "src/bootbridge/bootstrap/install/up.py",
+                "src/bootbridge/bootstrap/install/resources/*.py",
+                *LOOK,
+            ),
+            "doctor.svg": (
+                "src/bootbridge/cli/doctor.py",
+                "src/bootbridge/bootstrap/diagnose/doctor/*.py",
+                *LOOK,
+            ),
+        },
+    ),
+}
+# Drawn by hand, so there is nothing that it could be older than.
+DRAWN = ("architecture.svg",)
+
+
+def sources_of(picture: str) -> tuple[str, ...]:
+    """Returns the patterns of the sources that a picture shows."""
+    return next(run.pictures[picture] for run in RUNS.values() if picture in run.pictures)
+
+
+def missing(run: Run) -> list[str]:
+    """Returns what this machine lacks for a run, each with the way to get it."""
+    return [problem for need in run.needs if (problem := _CHECKS[need]())]
+
+
+def _program(name: str, package: str) -> str:
+    return "" if shutil.which(name) else f"{name} (apt-get install {package})"
+
+
+def _kubernetes() -> str:
+    from bootbridge.errors import OperatorError
+    from bootbridge.lab import components
+
+    try:
+        components.find()
+    except OperatorError as error:
+        return f"Kubernetes (make kubernetes): {error}"
+    return ""
+
+
+_CHECKS: dict[str, Callable[[], str]] = {
+    "root": lambda: "" if os.geteuid() == 0 else "root, for network namespaces",
+    "tmux": lambda: _program("tmux", "tmux"),
+    "nft": lambda: _program("nft", "nftables"),
+    "chromium": lambda: _program("chromium", "chromium"),
+    "Kubernetes": _kubernetes,
+}
