@@ -9,8 +9,6 @@ token's account needs one permission: to get pods in its namespace.
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from bootbridge.kube.kinds import POD
 from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.objects import Ref
 from bootbridge.kube.requests import ApiRequest, Json
+from bootbridge.kube.service_account_token import read_claims
 
 # A fleet that connects again waits 10 s at most for 500 agents.
 QPS, BURST = 50.0, 100
@@ -35,7 +34,6 @@ TOKEN_CHARACTERS_MAX: Final = 16_384
 
 _BEARER: Final = "Bearer "
 _READY: Final = ApiRequest("GET", "/readyz")
-_JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
 class NotProved(BootbridgeError):
@@ -161,14 +159,8 @@ def _token(authorization: Sequence[str]) -> str:
 
 def _claims(token: str) -> dict[str, Any]:
     """Returns the claims of a JWT, which nothing has verified yet."""
-    found = _JWT.fullmatch(token) if len(token) <= TOKEN_CHARACTERS_MAX else None
-    if found is None:
-        raise NotProved("the token is not a service account token")
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
-    except (ValueError, RecursionError):
-        claims = None
-    if not isinstance(claims, dict):
+    claims = read_claims(token) if len(token) <= TOKEN_CHARACTERS_MAX else None
+    if claims is None:
         raise NotProved("the token is not a service account token")
     return claims
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import Final
 
 from bootbridge.ports.event_log import EventLog
+from bootbridge.ports.throttled_log import ThrottledLog
 from bootbridge.ports.timers import Timer
 from bootbridge.runtime.byte_stream import CLOSED, set_user_timeout
 from bootbridge.runtime.connection_limits import ConnectionLimits
@@ -16,7 +17,6 @@ from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import READABLE
 from bootbridge.runtime.source_penalties import FLOOD_FAULTS, SourcePenalties
-from bootbridge.runtime.throttled_log import ThrottledLog
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.server_metrics import ServerMetrics

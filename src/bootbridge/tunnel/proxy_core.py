@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from bootbridge.metrics import Counter, Family
 from bootbridge.ports.byte_ports import ByteHandler, BytePort, Dialler, PendingDial
 from bootbridge.ports.event_log import EventLog
+from bootbridge.ports.throttled_log import ThrottledLog
 from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.agent_admission import AgentAdmission
 from bootbridge.tunnel.agent_credentials import AgentCredentials
@@ -189,6 +190,7 @@ class ProxyCore:
         self.timers = timers
         self.metrics = metrics
         self.event_log = event_log
+        self._refusals = ThrottledLog(event_log, timers.now)  # peers without credentials cause them
         self.stopping = False
         self.closing = False  # connections that end now are closed by this server
         self.dial_history = DialHistory(wall_clock)
@@ -229,7 +231,7 @@ class ProxyCore:
         try:
             agent = AgentStream(self, stream, self._agent_counters, self.timers, headers)
         except InvalidAgentMetadata as error:
-            self.event_log.warning("agent refused", reason=str(error))
+            self._refusals.warning("agent refused", peer=peer, reason=str(error))
             return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)))
         agent.address = peer
         if credentials is not None:
@@ -260,7 +262,7 @@ class ProxyCore:
             self._deny(agent, denied)
 
     def _deny(self, agent: AgentStream, reason: str) -> None:
-        self.event_log.warning("agent refused", agent=agent.agent_id, reason=reason)
+        self._refusals.warning("agent refused", agent=agent.agent_id, peer=agent.address, reason=reason)
         agent.deny(reason)
 
     def _admit(self, agent: AgentStream) -> None:

@@ -91,7 +91,7 @@ def test_files_and_directories_are_offered_where_a_flag_takes_one(shell: str, sc
     )
     assert {each.rstrip("/") for each in file} == {"zfile.yaml", "zdirectory"}
     assert {each.rstrip("/") for each in directory} == {"zdirectory"}
-    assert words == {"node", "policy", "cluster", "instance", "plan"}
+    assert words == {"node", "policy", "cluster", "instance", "plan", "audit"}
     assert text == set()
     assert {each.rstrip("/") for each in argument} == {"zfile.yaml", "zdirectory"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bootbridge.runtime.throttled_log import INTERVAL_SECONDS, LINES_MAX, ThrottledLog
+from bootbridge.ports.throttled_log import INTERVAL_SECONDS, LINES_MAX, ThrottledLog
 
 
 class Recorder:
