@@ -78,6 +78,9 @@ def test_status_shows_the_tables(programs: Programs, endpoint: Endpoints) -> Non
     assert agent.admin.status()["routes"] == 1
     (connected,) = agent.admin.status()["servers"]
     assert (connected["server_id"], connected["state"]) == (status["server_id"], "connected")
+    (row,) = status["agents"]
+    assert row["address"].startswith("127.0.0.1:")
+    assert row["credentials_expire"].endswith("Z")
     assert status["agents"][0]["version"] == connected["version"] == f"bootbridge/{__version__}"
     tunnel.close()
     until(lambda: server.admin.status()["routes"] == agent.admin.status()["routes"] == 0, "it is gone")
@@ -132,6 +135,15 @@ def test_status_agrees_with_metrics_and_with_the_other_program(
     )
     assert s["connections"][0]["protocol"] == mode
     assert s["connections"][0]["caller"] == "unix"
+
+
+def test_a_tls_caller_is_shown_with_its_address(programs: Programs, mode: str, endpoint: Endpoints) -> None:
+    server, _ = programs.pair(mode=mode, tcp=True)
+    tunnel = dial(server, endpoint(echo).address)
+    (row,) = server.admin.status()["connections"]
+    assert row["caller"].startswith("127.0.0.1:")
+    assert server.admin.status()["frontend"] == f":{server.frontend_port}"
+    tunnel.close()
 
 
 def test_an_agent_shows_servers_that_it_does_not_reach(programs: Programs) -> None:

@@ -14,8 +14,15 @@ from bootbridge.wire.addresses import (
     join_host_port,
     parse_cidr,
     parse_ip,
+    peer_address,
     split_host_port,
 )
+
+
+def test_the_address_of_a_peer_can_be_used_as_a_destination() -> None:
+    assert peer_address("::ffff:192.0.2.1", 5) == peer_address("192.0.2.1", 5) == "192.0.2.1:5"
+    assert peer_address("2001:db8::1", 5) == "[2001:db8::1]:5"
+    assert peer_address("::ffff:0:102:304", 5) == "[::ffff:0:102:304]:5"
 
 
 @pytest.mark.parametrize(

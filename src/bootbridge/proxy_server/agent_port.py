@@ -20,7 +20,7 @@ from bootbridge.runtime.source_penalties import FLOOD_FAULTS, SourcePenalties
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.server_metrics import ServerMetrics
-from bootbridge.wire.addresses import source_of
+from bootbridge.wire.addresses import peer_address, source_of
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_budgets import ONE_STREAM, BudgetExceeded
 from bootbridge.wire.http2_stream import Stream, StreamHandler
@@ -254,4 +254,4 @@ def _peer(sock: socket.socket) -> tuple[str, str]:
         host, port = sock.getpeername()[:2]
     except OSError:
         return "gone", "gone"
-    return f"{host}:{port}", source_of(host)
+    return peer_address(host, port), source_of(host)

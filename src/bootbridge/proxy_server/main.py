@@ -35,7 +35,7 @@ from bootbridge.tunnel.allowed_identifiers import ANY_NAME, AllowedIdentifiers, 
 from bootbridge.tunnel.frontend import ConnectFrontend
 from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Authenticator, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
-from bootbridge.wire.addresses import join_host_port, parse_cidr
+from bootbridge.wire.addresses import join_host_port, parse_cidr, peer_address
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_budgets import BudgetExceeded
 from bootbridge.wire.http2_stream import Stream, StreamHandler
@@ -388,4 +388,4 @@ def _peer(sock: socket.socket) -> str:
         name = sock.getpeername()
     except OSError:
         return "gone"
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+    return peer_address(name[0], name[1]) if isinstance(name, tuple) else str(name)

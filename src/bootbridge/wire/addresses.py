@@ -38,6 +38,12 @@ def source_of(address: str) -> str:
     return str(IPv6Address(int(ip) >> 64 << 64) if isinstance(ip, IPv6Address) else ip)
 
 
+def peer_address(host: str, port: int) -> str:
+    """Returns address and port of a peer; an IPv4 peer of an IPv6 socket is shown as IPv4."""
+    mapped = host.removeprefix("::ffff:")
+    return join_host_port(host if ":" in mapped else mapped, port)
+
+
 def parse_ip(host: str) -> IPAddress | None:
     """Parses an IP address, an IPv4-mapped one as IPv4; None for a name."""
     return _parse_ip(host) if len(host) <= _IP_CHARS_MAX else None
