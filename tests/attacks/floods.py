@@ -58,9 +58,11 @@ class Target:
     host: str
     port: int
     tls: ssl.SSLContext | None
+    source: str = ""  # the address to flood from; empty: the kernel's choice
 
     def connect(self) -> socket.socket:
-        return socket.create_connection((self.host, self.port), TIMEOUT_SECONDS)
+        source = (self.source, 0) if self.source else None
+        return socket.create_connection((self.host, self.port), TIMEOUT_SECONDS, source)
 
     def shake_hands(self) -> ssl.SSLSocket:
         assert self.tls is not None, "--ca is required for this kind"
