@@ -78,8 +78,10 @@ class TopTerminal(TmuxTerminal):
         super().__init__(width, height)
         self.folder = folder
 
-    def start(self, url: str, *flags: str) -> None:
-        top = f"{OURS}/bootbridge top {' '.join(flags)} {url}"
+    def start(self, url: str) -> None:
+        self.run(f"{OURS}/bootbridge top {url}")
+
+    def run(self, top: str) -> None:
         self.type(f"echo line before; {SAVED} > {self.folder}/before")
         self.type(
             f"sh -c 'echo $$ > {self.folder}/pid; exec {top}'; echo exit=$?; {SAVED} > {self.folder}/after"
@@ -225,6 +227,17 @@ def test_it_ends_and_leaves_the_terminal_as_it_was(
     else:
         os.kill(terminal.pid, end)
     terminal.ended(code)
+
+
+def test_an_exception_leaves_the_terminal_as_it_was(terminal: TopTerminal) -> None:
+    script = terminal.folder / "broken.py"
+    script.write_text(
+        "from bootbridge.top.screen import TerminalScreen\n"
+        "with TerminalScreen() as screen:\n"
+        "    raise RuntimeError('a bug')\n"
+    )
+    terminal.run(f"{OURS}/python {script}")
+    assert "RuntimeError: a bug" in terminal.ended(1)
 
 
 def test_it_can_be_stopped_and_continued(terminal: TopTerminal, tunnel: LoadedTunnel) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bootbridge.top.rates import RowRates
 from bootbridge.top.snapshot import Row
-from bootbridge.top.tables import DIM, TableColumn, TableSpec
+from bootbridge.top.tables import TableColumn, TableSpec
 
 GAP = 2
 # Columns with this priority or a higher one are left out if all their cells are empty.
@@ -119,7 +119,7 @@ def spread(left: Text, right: Text, width: int | None) -> Text:
 def _joined(cells: Sequence[Text]) -> Text:
     line = Text()
     for number, cell in enumerate(cells):
-        line.append(" " * GAP if number else "", DIM)
+        line.append(" " * GAP if number else "")
         line.append_text(cell)
     line.rstrip()
     return line

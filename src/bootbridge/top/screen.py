@@ -33,6 +33,8 @@ def can_control_terminal(environment: Mapping[str, str] = os.environ) -> bool:
 def ansi(line: Text, *, no_color: bool) -> str:
     """Returns the line with escape sequences for its styles; without colours, bold and reverse are left."""
     drawn = []
+    line = line.copy()
+    line.stylize_before(line.style)  # rich ignores the style of a text that has no styled parts
     for segment in line.render(_MEASURES):
         style = segment.style.without_color if segment.style and no_color else segment.style
         drawn.append(style.render(segment.text, color_system=_COLORS) if style else segment.text)

@@ -219,7 +219,7 @@ def _connection_columns(title: str) -> tuple[TableColumn, ...]:
         _numbers("AGE", "age_seconds", age_text, 1, 6, "age"),
         _numbers("UP/s", "rates.up", _rate, 1, 8, "bytes"),
         _numbers("DOWN/s", "rates.down", _rate, 1, 8, "bytes"),
-        _numbers("UP", "bytes_up", bytes_text, 5, 8, "bytes"),
+        _numbers("UP", "bytes_up", bytes_text, 6, 8, "bytes"),
         _numbers("DOWN", "bytes_down", bytes_text, 5, 8, "bytes"),
         _numbers("QUEUED", "queued", _queue, 2, 8, "queued"),
         TableColumn("STATE", lambda row, _: (row.waiting_for, row.state), _connection_state, 2, 10, 2),
