@@ -65,7 +65,7 @@ slow: $(VENV)/.ready ## run the slow tests; they mostly wait, so four at a time
 browser: $(VENV)/.ready ## test the status page in a headless Chromium (Debian package chromium)
 	@peers/packages chromium=chromium || { rc=$$?; [ $$rc = 3 ] && [ "$$CI" != true ] && \
 		echo 'NOT RUN: browser (see above)' && exit 0; exit $$rc; }
-	$(PYTEST) -m browser
+	$(PYTEST) -m browser tests/browser
 
 peers: ## build the Go programs to test against (Konnectivity, h2spec, load generator) into build/peers
 	@$(PYTHON) peers/build

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -54,9 +53,3 @@ def open_page(browser: Chromium) -> Iterator[OpenPage]:
         page.close()
         assert complaints == []
         assert outside == []
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Where a test may leave screenshots."""
-    return tmp_path

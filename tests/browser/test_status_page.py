@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.process_endpoints import Endpoint, HttpEndpoint, NonReader, e
 from tests.support.process_program import free_port, until
 from tests.support.process_tunnels import ConnectTunnel, RefusedDialError, dial, http_request
 from tests.support.tunnel_programs import AGENT_METRICS, SERVER_METRICS, Programs, Server
+from tests.support.tunnel_scene import TunnelScene
 
 pytestmark = pytest.mark.browser
 
@@ -82,7 +84,7 @@ def shown_after(page: Page, expression: str, what: str) -> int:
 
 
 def contains(text: str, selector: str = "main") -> str:
-    return f"document.querySelector({selector!r}).innerText.includes({text!r})"
+    return f"document.querySelector({selector!r}).textContent.includes({text!r})"
 
 
 # --- loading and updating
@@ -303,6 +305,19 @@ def test_the_page_fits_a_phone_in_both_colours(
         assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
         assert page.evaluate("getComputedStyle(document.querySelector('svg.wide')).display") == "none"
         assert page.evaluate(LOWEST_CONTRAST) >= 4.5
+
+
+def test_the_scene_for_pictures_shows_load_a_stall_and_a_failure(tmp_path: Path, open_page: OpenPage) -> None:
+    """`python -m tests.support.tunnel_scene FOLDER` makes pictures of it; one is made here."""
+    with TunnelScene(tmp_path) as scene:
+        scene.fail()
+        scene.stall()
+        scene.settle()
+        page = open_page(scene.server)
+        for expected in ("iB/s", "1 stalled", "failed", "worker-2"):
+            page.until(contains(expected, "#path svg.wide"), expected)
+        page.screenshot(tmp_path / "page.png")
+        assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
 # The lowest contrast of a text with the background behind it (WCAG 2, 1.4.3).

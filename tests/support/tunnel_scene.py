@@ -13,6 +13,7 @@ import argparse
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from tests.support.chromium import Chromium, Page
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, NonReader
@@ -24,6 +25,7 @@ NODES = ("master-0", "worker-0", "worker-1", "worker-2")
 # Bytes of an answer and seconds between two requests, of each caller.
 LOADS = ((2_000, 0.05), (40_000, 0.05), (400_000, 0.1), (1_500_000, 0.2), (300, 0.5))
 FAILURE_SECONDS = 4.0
+SETTLED_BYTES = 5_000_000
 
 
 class TunnelScene:
@@ -32,6 +34,7 @@ class TunnelScene:
     def __init__(self, folder: Path, nodes: tuple[str, ...] = NODES) -> None:
         self._programs = Programs(folder)
         self._stopped = threading.Event()
+        self._stalls = self._failures = 0
         self._threads: list[threading.Thread] = []
         self._endpoints: list[HttpEndpoint] = []
         self._non_reader = NonReader()
@@ -65,15 +68,25 @@ class TunnelScene:
 
     def stall(self) -> None:
         """Starts a caller that sends to an endpoint that does not read."""
+        self._stalls = 1
         self._start(self._send_until_full)
 
     def fail(self) -> None:
         """Starts a caller whose dials are refused, again and again."""
+        self._failures = 1
         self._start(self._dial_a_closed_port)
 
     def settle(self) -> None:
-        """Waits until load, stall and failure show in the status."""
-        until(lambda: self.server.admin.status()["bytes"]["to_frontend"] > 5_000_000, "load")
+        """Waits until the load, and stall and failure if they were started, are in the status."""
+        until(lambda: self._shows(self.server.admin.status()), "the scene is complete")
+
+    def _shows(self, status: dict[str, Any]) -> bool:
+        waiting = [row for row in status["connections"] if row["waiting_for"] == "endpoint to read"]
+        return (
+            status["bytes"]["to_frontend"] > SETTLED_BYTES
+            and len(waiting) >= self._stalls
+            and len(status["recent_failures"]) >= self._failures
+        )
 
     def _start(self, target: object, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
