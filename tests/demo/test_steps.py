@@ -88,7 +88,7 @@ def test_no_color_turns_off_colours_but_not_overwriting(pty_device: Pty) -> None
 
 
 def test_terminal_shows_the_running_step_and_overwrites_it(pty_device: Pty) -> None:
-    steps = Steps(Progress(pty_device.out, environment={"TERM": "xterm"}))
+    steps = Steps(Progress(pty_device.out, environment={"TERM": "xterm", "NO_COLOR": "1"}))
     with steps.step("Certificates"):
         pty_device.text(end="Certificates …")
     assert pty_device.text(end="\r\n").startswith("\r\x1b[K")

@@ -89,7 +89,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n  {name} " in text for name in COMMANDS)
 
 
-@pytest.mark.parametrize("argv", [[], ["--dir", "/x"], ["upp"]])
+@pytest.mark.parametrize("argv", [[], ["--dir", "/x"], ["frobnicate"]])
 def test_without_a_known_name_the_known_ones_are_named(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +19,10 @@ from bootbridge.bootstrap.firewall.shell_script import command_line
 from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
-from bootbridge.cli.output import print_output
+from bootbridge.cli.output import hint_terminal, print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.common.files import Asset, read_file, write_error, write_file
+from bootbridge.common.terminal.terminal import Styled, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -80,7 +82,8 @@ def _run(direction: str, flags: argparse.Namespace) -> int:
         return _apply(plan, flags, record)
     if flags.json:
         return print_output(files.as_json(plan, flags.direction) + "\n")
-    return print_output(_text(plan, flags.direction))
+    _show(plan, flags)
+    return ExitCode.OK
 
 
 def _existing_record(flags: argparse.Namespace) -> Path | None:
@@ -95,24 +98,30 @@ def _recorded_plan(path: Path) -> Plan:
     return plan_record.load(read_file(path, "--record"), str(path))
 
 
-def _text(plan: Plan, direction: str) -> str:
+def _show(plan: Plan, flags: argparse.Namespace) -> None:
     if reason := firewall.unmanaged_reason(plan):
-        return manual_instructions.as_text(plan, reason)
-    return _table(plan) if direction == "show" else _commands(plan, direction)
+        print_output(manual_instructions.as_text(plan, reason))
+    elif flags.direction == "show":
+        _show_rules(plan, result_terminal())
+    else:
+        print_output(_commands(plan, flags.direction))
+        command = shlex.join([*flags.program.split(), *flags.words, "--apply"])
+        hint_terminal().next_steps([(command, "run these commands")])
 
 
-def _table(plan: Plan) -> str:
-    blocks = []
-    for rule in firewall.rules(plan):
-        rows = {
-            "rule": rule.name,
-            "port": f"{rule.protocol.upper()} {rule.port}",
-            "from": ", ".join(rule.sources),
-            "to": rule.target,
-            "removal": rule.removal,
-        }
-        blocks.append("".join(f"{name:<9}{value}\n" for name, value in rows.items()))
-    return "\n".join(blocks)
+def _show_rules(plan: Plan, terminal: Terminal) -> None:
+    for number, rule in enumerate(firewall.rules(plan)):
+        if number:
+            terminal.line()
+        terminal.facts(
+            {
+                "rule": rule.name,
+                "port": f"{rule.protocol.upper()} {rule.port}",
+                "from": ", ".join(rule.sources),
+                "to": rule.target,
+                "removal": rule.removal,
+            }
+        )
 
 
 def _commands(plan: Plan, direction: str) -> str:
@@ -192,13 +201,15 @@ def _run_actions(
 
 
 def _announce(action: firewall.FirewallAction) -> None:
-    print(f"{action.description}\n  {command_line(action.argv, action.lookups)}", flush=True)
+    terminal = result_terminal()
+    terminal.line(action.description)
+    terminal.verbatim(command_line(action.argv, action.lookups), "dim", indent=2)
 
 
 def _report(result: firewall.ActionResult) -> None:
     detail = f": {result.detail}" if result.detail else ""
-    stream = sys.stderr if result.failed else sys.stdout
-    print(f"  {result.outcome}{detail}", file=stream, flush=True)
+    terminal = Terminal(sys.stderr) if result.failed else result_terminal()
+    terminal.line(Styled(f"{result.outcome}{detail}", "bad" if result.failed else "good"), indent=2)
 
 
 def _as_data(result: firewall.ActionResult) -> dict[str, object]:

@@ -326,7 +326,9 @@ def test_the_table_shows_name_verdict_evidence_and_fix(
     lines = capsys.readouterr().out.splitlines()
     at = next(index for index, line in enumerate(lines) if line.split()[:2] == ["fail", "injected"])
     assert lines[at + 1].strip() == "fix: bootbridge inject FILE"
-    assert "1 fail" in lines[-1]
+    answer = next(line for line in lines if " checks: " in line)
+    assert "1 fail" in answer
+    assert lines[-2:] == ["Next:", f"  bootbridge check {files['bare']}  check again after the fix"]
 
 
 def test_json_has_the_same_results(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

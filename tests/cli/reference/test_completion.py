@@ -8,6 +8,7 @@ import pytest
 
 from bootbridge.cli import main
 from bootbridge.cli.reference.specification import PROGRAMS, CommandSpec, Value, specifications
+from bootbridge.cli.schema import SCHEMAS
 from tests.cli.reference.shells import offered
 
 SHELLS = ("bash", "zsh", "fish")
@@ -91,7 +92,7 @@ def test_files_and_directories_are_offered_where_a_flag_takes_one(shell: str, sc
     )
     assert {each.rstrip("/") for each in file} == {"zfile.yaml", "zdirectory"}
     assert {each.rstrip("/") for each in directory} == {"zdirectory"}
-    assert words == {"node", "policy", "cluster", "instance", "plan", "audit"}
+    assert words == set(SCHEMAS)
     assert text == set()
     assert {each.rstrip("/") for each in argument} == {"zfile.yaml", "zdirectory"}
 
