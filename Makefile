@@ -141,7 +141,7 @@ bench-tickets: $(VENV)/.ready ## benchmark join tickets per second, with a real 
 	$(BIN)/python bench/tickets.py
 
 pictures: $(VENV)/.ready ## make docs/pictures from real runs (as root, after make kubernetes); some: make pictures RUNS=demo
-	@peers/packages tmux=tmux chromium=chromium nft=nftables || [ $$? = 3 ]
+	@peers/packages chromium=chromium nft=nftables tmux=tmux || [ $$? = 3 ]
 	$(BIN)/python -m tests.tools.pictures $(RUNS)
 
 sim: $(VENV)/.ready ## run the simulation: make sim SEEDS=100000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,20 @@ MADE = sorted(picture for run in RUNS.values() for picture in run.pictures)
 ALL = sorted([*MADE, *DRAWN])
 BYTES_MAX = 150_000
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
-EMBEDDED = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)|<img [^>]*?alt=\"([^\"]*)\"[^>]*?src=\"([^\"]+)\"")
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+ELEMENT = re.compile(r"<picture>.*?</picture>|<img [^>]*>", re.DOTALL)
+ALT, FILE = re.compile(r'alt="([^"]*)"'), re.compile(r'(?:src|srcset)="([^"]*)"')
+
+
+def embedded(document: Path) -> Iterator[tuple[str, Path]]:
+    """Returns the description and the file of each picture; those of one <picture> share a description."""
+    text = document.read_text()
+    for description, target in IMAGE.findall(text):
+        yield description, document.parent / target
+    for element in ELEMENT.findall(text):
+        (description,) = ALT.findall(element)
+        for target in FILE.findall(element):
+            yield description, document.parent / target
 
 
 def test_every_file_of_the_folder_is_a_known_picture() -> None:
@@ -52,14 +66,14 @@ def test_drawings_are_well_formed_and_load_nothing(picture: str) -> None:
 
 @pytest.mark.parametrize("picture", ALL)
 def test_every_picture_is_embedded_with_a_description(picture: str) -> None:
-    texts = [
-        (first or second)
-        for document in DOCUMENTS
-        for first, one, second, other in EMBEDDED.findall(document.read_text())
-        if Path(one or other).name == picture
-    ]
+    texts = [text for document in DOCUMENTS for text, path in embedded(document) if path.name == picture]
     assert texts, "embedded nowhere"
     assert all(len(text) > 20 for text in texts)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_embedded_picture_exists(document: Path) -> None:
+    assert [str(path) for _, path in embedded(document) if not path.exists()] == []
 
 
 def test_a_changed_source_is_noticed_and_a_comment_is_not(

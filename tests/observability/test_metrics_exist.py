@@ -25,6 +25,7 @@ NOT_IN_GO = {
     f"konnectivity_network_proxy_server_{name}"
     for name in (
         "agent_connections_evicted_total",
+        "audit_lines_dropped_total",
         "closed_connections_total",
         "dial_retries_total",
         "frame_budgets_exceeded_total",

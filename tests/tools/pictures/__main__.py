@@ -39,7 +39,7 @@ def _make(name: str, run: Run) -> int:
         pictures = ", ".join(run.pictures)
         print(f"pictures: NOT MADE: {pictures} ({name} needs {'; '.join(lacking)})", file=sys.stderr)
         return 3
-    folder = Path(tempfile.mkdtemp(prefix=f"bootbridge-{name}-"))
+    folder = Path(tempfile.mkdtemp(prefix="bootbridge-"))
     try:
         for picture, content in run.make(folder):
             (record.FOLDER / picture).write_bytes(content)

@@ -10,7 +10,18 @@ from pathlib import Path
 
 from tests.tools.pictures import runs
 
-LOOK = ("src/bootbridge/common/progress.py",)
+# The modules that decide what is shown, not those that only compute it: a picture shows texts and layout.
+LOOK = tuple(
+    f"src/bootbridge/common/{name}.py"
+    for name in ("progress", "terminal/terminal", "terminal/styles", "terminal/figures")
+)
+PAGE = (
+    *(
+        f"src/bootbridge/status_page/{name}.py"
+        for name in ("layout", "path_drawing", "problems", "server_graph", "server_page", "tables", "view")
+    ),
+    "src/bootbridge/status_page/status.css",
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,20 @@ RUNS = {
     "demo": Run(
         runs.demo,
         needs=("root", "tmux"),
-        pictures={"demo.svg": ("src/bootbridge/cli/demo.py", "src/bootbridge/demo/*.py", *LOOK)},
+        pictures={
+            "demo.svg": (
+                *(f"src/bootbridge/demo/{name}.py" for name in ("latency", "output", "scenario", "steps")),
+                *LOOK,
+            )
+        },
+    ),
+    "tunnel": Run(
+        runs.tunnel,
+        needs=("root", "tmux", "chromium"),
+        pictures={
+            "top.svg": (*(f"src/bootbridge/top/{name}.py" for name in ("layout", "tables", "text", "view")),),
+            **dict.fromkeys(runs.PAGES, PAGE),
+        },
     ),
     "lab": Run(
         runs.lab,
@@ -40,7 +64,10 @@ RUNS = {
             ),
             "doctor.svg": (
                 "src/bootbridge/cli/doctor.py",
-                "src/bootbridge/bootstrap/diagnose/doctor/*.py",
+                *(
+                    f"src/bootbridge/bootstrap/diagnose/doctor/{name}.py"
+                    for name in ("agents", "step", "steps")
+                ),
                 *LOOK,
             ),
         },

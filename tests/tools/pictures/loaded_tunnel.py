@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
+import random
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class LoadedTunnel:
         self.folder = folder
         self.socket = str(folder / "proxy.sock")
         self._stopping = threading.Event()
+        self._random = random.Random(5)
         self._processes: list[subprocess.Popen[bytes]] = []
         namespaces = DemoNamespaces(f"pictures-{os.getpid()}")
         stack.callback(namespaces.remove)
@@ -92,6 +94,7 @@ class LoadedTunnel:
             f"--uds-name={self.socket}",
             "--server-port=0",
             "--agent-port=8091",
+            "--agent-bind-address=0.0.0.0",
             f"--admin-port={ADMIN_PORT}",
             "--health-port=8092",
             "--proxy-strategies=destHost,cidr,defaultRoute",
@@ -170,12 +173,12 @@ class LoadedTunnel:
                 self._thread(lambda d=destination, n=number: self._call_repeatedly(d, 4 << n % 4))
         for destination in destinations[::2]:
             self._thread(lambda d=destination: self._call_anew(d))
-        self._thread(self._dial_refused)
+        self._thread(lambda: self._dial_repeatedly(REFUSED, 2.3))
         self._thread(lambda: self._stall(destinations[3]))
 
     def _call_repeatedly(self, destination: str, kilobytes: int) -> None:
         with self._dial(destination) as connection:
-            while not self._stopping.wait(0.04):
+            while not self._stopping.wait(self._random.uniform(0.01, 0.1)):
                 self._request(connection, kilobytes)
 
     def _call_anew(self, destination: str) -> None:
@@ -183,9 +186,9 @@ class LoadedTunnel:
             with self._dial(destination) as connection:
                 self._request(connection, 2)
 
-    def _dial_refused(self) -> None:
-        while not self._stopping.wait(1.3):
-            self._dial(REFUSED).close()
+    def _dial_repeatedly(self, destination: str, seconds: float) -> None:
+        while not self._stopping.wait(seconds):
+            self._dial(destination).close()
 
     def _stall(self, destination: str) -> None:
         """A caller that asks for an endless log and does not read it."""
@@ -230,12 +233,13 @@ def loaded_tunnel(folder: Path) -> Iterator[LoadedTunnel]:
 
 
 def _ready_agents(tunnel: LoadedTunnel) -> int:
-    curl = shutil.which("curl") or "curl"
-    argv = tunnel.server.command([curl, "--silent", "http://127.0.0.1:8092/metrics"])
-    page = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    try:
+        with tunnel.entered(), urllib.request.urlopen("http://127.0.0.1:8092/metrics", timeout=5) as answer:
+            page = answer.read().decode()
+    except OSError:
+        return 0
     name = "konnectivity_network_proxy_server_ready_backend_connections "
-    found = [line.removeprefix(name) for line in page.splitlines() if line.startswith(name)]
-    return int(found[0]) if found else 0
+    return next((int(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name)), 0)
 
 
 def _wait(condition: Callable[[], bool], what: str) -> None:

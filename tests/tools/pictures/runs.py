@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.tools.pictures.terminal_session import TerminalSession
 from tests.tools.pictures.terminal_svg import render
 
+if TYPE_CHECKING:
+    from tests.support.chromium import Chromium, Page
+
 COLUMNS = 112
+TOP_LINES = 36
+LOAD_SECONDS = 15
+PAGE_SECONDS = 5
+PHONE_WIDTH = 500
+PAGE_HEIGHT = 900
+# Width, colour scheme, and the last section that is shown.
+PAGES = {
+    "status-page-light.webp": (1280, "light", "agents"),
+    "status-page-dark.webp": (1280, "dark", "agents"),
+    "status-page-narrow.webp": (390, "light", "path"),
+}
 Pictures = Iterator[tuple[str, bytes]]
 
 
@@ -58,14 +75,41 @@ table inet firewall {
 
 
 def tunnel(folder: Path) -> Pictures:
-    """A server with three agents under load: its page, and `bootbridge top`."""
+    """A server with three agents under load: `bootbridge top`, and the status page."""
+    from tests.support.chromium import Chromium
     from tests.tools.pictures.loaded_tunnel import loaded_tunnel
 
     with loaded_tunnel(folder) as running:
         with running.entered():
-            terminal = TerminalSession(folder, columns=COLUMNS, lines=36)
-        with terminal:
-            yield "top.svg", _svg(terminal.output(), "top")
+            terminal = TerminalSession(folder, columns=COLUMNS, lines=TOP_LINES)
+            browser = Chromium(folder)
+        with terminal, browser:
+            command = "bootbridge top"
+            terminal.type(command)
+            terminal.wait_for(lambda screen: "waits for caller" in screen, "the stalled caller is shown", 60)
+            time.sleep(LOAD_SECONDS)  # so that rates and graphs have something to show
+            yield "top.svg", _svg(terminal.screen(), command)
+            terminal.press("q")
+            for name, (width, scheme, last) in PAGES.items():
+                yield name, _page(browser, running.admin(), width, scheme, last)
+
+
+def _page(browser: Chromium, url: str, width: int, scheme: str, last: str) -> bytes:
+    """Returns the page from its top to the end of a section."""
+    phone = width <= PHONE_WIDTH
+
+    def prepare(page: Page) -> None:
+        page.resize(width, PAGE_HEIGHT, scale=2 if phone else 1, mobile=phone)
+        page.prefer(scheme)
+
+    page = browser.open(url, prepare)
+    time.sleep(PAGE_SECONDS)  # it updates every second, and shows rates from the second answer on
+    bottom = page.evaluate(f"document.getElementById({last!r}).getBoundingClientRect().bottom + scrollY + 20")
+    clip = {"x": 0, "y": 0, "width": width, "height": bottom, "scale": 1}
+    shot = page.call(
+        "Page.captureScreenshot", format="webp", quality=80, clip=clip, captureBeyondViewport=True
+    )
+    return base64.b64decode(shot["data"])
 
 
 def _svg(screen: str, command: str) -> bytes:

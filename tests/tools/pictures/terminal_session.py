@@ -73,7 +73,7 @@ class TerminalSession:
     def output(self) -> str:
         """Returns the commands and their output, without the prompt that waits for the next."""
         lines = self.screen().splitlines()
-        return "\n".join(lines[:-1] if _ends_with_prompt("\n".join(lines)) else lines).rstrip()
+        return "\n".join(lines[:-1] if _ends_with_prompt(self.screen(colours=False)) else lines).rstrip()
 
     def wait_for(self, condition: Callable[[str], bool], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
