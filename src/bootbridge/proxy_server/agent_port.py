@@ -136,7 +136,8 @@ class AgentPort:
         def on_closed(closed: Http2Transport) -> None:
             if isinstance(closed.http2.error, BudgetExceeded):
                 self.penalties.fault(connection.source, FLOOD_FAULTS)
-            elif not connection.blameless:
+            elif not connection.blameless and not self.tls.trusted:
+                # With a CA, this peer has shown a certificate: a check by `doctor`, or an agent that stopped.
                 self.penalties.fault(connection.source)
             forget(closed)
             connection.on_closed()

@@ -344,7 +344,7 @@ def test_the_table_gives_the_reason_for_each_address(network: Network) -> None:
 
     rows = {line.strip("* ").partition(" ")[0]: line for line in printed.splitlines()}
     assert printed.startswith("10.0.0.5  (inside the machine networks)\n\n")
-    assert "* 10.0.0.5/24" in printed
+    assert [line for line in printed.splitlines() if line.startswith("*")] == [rows["10.0.0.5/24"]]
     assert "\033" not in printed
     assert "virtual address" in rows["10.0.0.9/32"]
     assert "outside the machine networks" in rows["192.168.1.5/24"]

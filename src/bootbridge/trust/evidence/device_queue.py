@@ -76,7 +76,8 @@ class DeviceQueue:
 
         Raises EvidenceUnavailable if the source's statements already fill the next quote.
         """
-        if self._statements.count(requester.source) >= self._statements_max:
+        # An empty source is this program itself.
+        if requester.source and self._statements.count(requester.source) >= self._statements_max:
             raise EvidenceUnavailable("too many connections of this source wait for a quote (retry later)")
         return await self._wait_in(self._statements, _Waiting(statement, requester))
 
