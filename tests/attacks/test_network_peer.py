@@ -130,17 +130,6 @@ def test_a_flooding_source_waits_and_an_agent_behind_its_address_is_still_admitt
     server.wait_for_log("agent handshake delayed")
 
 
-def test_a_peer_that_shows_a_certificate_and_leaves_delays_no_agent(programs: Programs) -> None:
-    """As `bootbridge doctor` does: its checks must not delay the agents behind the same address."""
-    server = programs.server()
-    for _ in range(3 * FREE_FAULTS):
-        with target(server, certificate=True).shake_hands() as sock:
-            assert sock.recv(1), "the server has verified the certificate, and sends its SETTINGS"
-    programs.agent(server)
-    server.wait_until_ready()
-    assert server.metric("agent_handshakes_delayed_total") == 0
-
-
 def test_packets_before_admission_have_no_effect(programs: Programs, kube: ApiThread) -> None:
     """In token mode, they arrive before the token is reviewed: they would fill the log, and cause answers."""
     server = token_server(programs, kube)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bootbridge.runtime.source_penalties import FREE_FAULTS
 from bootbridge.trust.authority import Authority
+from tests.attacks.test_network_peer import target
 from tests.support.certificates import NAMES
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, reset_after_read
 from tests.support.process_program import until
@@ -264,3 +266,14 @@ def test_keys_are_not_in_the_logs_or_on_the_ports(programs: Programs) -> None:
         for port, path in ((program.admin.port, "/status"), (program.health.port, "/metrics"))
     ]
     assert "PRIVATE KEY" not in "".join([*pages, server.log, agent.log])
+
+
+def test_a_peer_that_shows_a_certificate_and_leaves_delays_no_agent(programs: Programs) -> None:
+    """As `bootbridge doctor` does: its checks must not delay the agents behind the same address."""
+    server = programs.server()
+    for _ in range(3 * FREE_FAULTS):
+        with target(server, certificate=True).shake_hands() as sock:
+            assert sock.recv(1), "the server has verified the certificate, and sends its SETTINGS"
+    programs.agent(server)
+    server.wait_until_ready()
+    assert server.metric("agent_handshakes_delayed_total") == 0
