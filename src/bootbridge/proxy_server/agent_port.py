@@ -58,7 +58,10 @@ class AgentPort:
         event_log: EventLog,
         requests: Callable[[TlsStream, str, str], Callable[[Stream, Headers], StreamHandler]],
         add_transport: Callable[[Http2Transport], None],
+        *,
+        authenticates: bool,
     ) -> None:
+        """``authenticates``: whether agents need a certificate or a token. If not, delays protect nothing."""
         self.pump = pump
         self.tls = tls
         self.log = ThrottledLog(event_log, pump.timers.now)
@@ -66,6 +69,7 @@ class AgentPort:
         self._requests = requests
         self._keepalive_seconds = keepalive_seconds
         self._add_transport = add_transport
+        self._authenticates = authenticates
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         total = min(UNADMITTED_MAX, descriptors // UNADMITTED_SHARE)
         one_source = total * 3 // 4
@@ -106,7 +110,7 @@ class AgentPort:
 
     def delay_handshake(self, connection: AgentConnection) -> float:
         """Returns how long the handshake of this connection has to wait for the faults of its source."""
-        seconds = self.penalties.delay(connection.source)
+        seconds = self.penalties.delay(connection.source) if self._authenticates else 0.0
         if seconds:
             self._metrics.agent_handshakes_delayed_total.value += 1
             self.log.warning(

@@ -113,6 +113,7 @@ class ProxyServer:
             self._event_log,
             self._agent_requests,
             self._add_transport,
+            authenticates=bool(options.cluster_ca_cert) or options.token_authentication,
         )
         self._frontend_tls: TlsFiles | None = None
         if not options.uds_name:
