@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 from bootbridge.proxy_server.status_document import core_status
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse
 from bootbridge.runtime.status_page import parse_query, process_status
-from bootbridge.status_page.site import FILES, HEADERS, PERIOD_SECONDS_MAX, StatusSite
+from bootbridge.status_page.site import FILES, HEADERS, PERIOD_SECONDS_MAX, StatusSite, period_seconds
+from bootbridge.status_page.view import PERIOD_SECONDS
 from tests.status_page import documents
 from tests.support.server_crowd import CrowdedServer
 
 AGENTS, CONNECTIONS = 1000, 10_000
-CPU_SECONDS_MAX = 0.2
 
 
 async def ask(site: StatusSite, path: str = "/", **query: str) -> AdminResponse:
@@ -94,29 +93,20 @@ def crowded_site(crowd: CrowdedServer) -> StatusSite:
 @pytest.mark.parametrize(
     "query", [{}, {"sort": "bytes"}, {"filter": "agent-77"}, {"connections_offset": "9950"}]
 )
-async def test_a_thousand_agents_and_ten_thousand_connections_cost_less_than_200_ms_of_cpu(
+async def test_a_thousand_agents_and_ten_thousand_connections_are_shown_in_pages(
     crowd: CrowdedServer, query: dict[str, str]
 ) -> None:
-    """The document of a real core and the page, the best of three; the page asks for fewer updates."""
-    site = crowded_site(crowd)
-    await ask(site, **query)
-    costs = []
-    for _ in range(3):
-        started = time.process_time()
-        answer = await ask(site, **query)
-        costs.append(time.process_time() - started)
-    assert min(costs) < CPU_SECONDS_MAX
-    assert f"{AGENTS:,}" in answer.body
-    assert f"{CONNECTIONS:,}" in answer.body
-    assert len(re.findall("<tr", answer.body)) < 150
-    seconds = re.search(r'data-seconds="([0-9.]+)"', answer.body)
-    assert seconds
-    assert 1 < float(seconds[1]) <= PERIOD_SECONDS_MAX
+    """The document of a real core. `bench/status.py` measures what it costs."""
+    body = (await ask(crowded_site(crowd), **query)).body
+    assert f"{AGENTS:,}" in body
+    assert f"{CONNECTIONS:,}" in body
+    assert len(re.findall("<tr", body)) < 150
 
 
-async def test_an_ordinary_page_is_updated_every_second() -> None:
-    """The best of three: one may meet a collection of garbage."""
-    site = StatusSite(lambda query: documents.server())
-    await ask(site)
-    periods = [re.findall('data-seconds="([^"]+)"', (await ask(site)).body) for _ in range(3)]
-    assert ["1"] in periods
+@pytest.mark.parametrize(
+    ("cost", "seconds"),
+    [(0.0, PERIOD_SECONDS), (0.02, PERIOD_SECONDS), (0.05, 5), (0.08, 8), (1.0, PERIOD_SECONDS_MAX)],
+)
+def test_an_expensive_page_is_updated_less_often(cost: float, seconds: float) -> None:
+    """A viewer costs about 1 % of a CPU; an ordinary page is updated every second."""
+    assert period_seconds(cost) == seconds

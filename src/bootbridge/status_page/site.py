@@ -76,7 +76,7 @@ class StatusSite:
             sections.append(section)
             await cost.pause()  # so that connections wait for one section, not for the page
         return AdminResponse(
-            page.render(status, view, sections, _period(cost.seconds())),
+            page.render(status, view, sections, period_seconds(cost.seconds())),
             content_type="text/html; charset=utf-8",
             headers=HEADERS,
         )
@@ -104,7 +104,8 @@ class _Cost:
         return self._spent + time.thread_time() - self._resumed_at
 
 
-def _period(cost_seconds: float) -> float:
+def period_seconds(cost_seconds: float) -> float:
+    """Returns how often a page of this cost is updated."""
     if cost_seconds < CHEAP_SECONDS:
         return PERIOD_SECONDS
     return min(round(cost_seconds / CPU_SHARE), PERIOD_SECONDS_MAX)
