@@ -66,11 +66,6 @@ class Growth:
         self.children = children
         self.generator = Generator(children)
         self.certs: Certificates = make_certificates(children.directory)
-        self.credentials = {
-            "cert": self.certs.path("agent.crt"),
-            "key": self.certs.path("agent.key"),
-            "ca": self.certs.path("ca.crt"),
-        }
 
     def run(self) -> list[Step]:
         sizes = [("agents", count, TUNNELS_STEADY) for count in self.options.agents]
@@ -91,7 +86,7 @@ class Growth:
         fleet: Process | None = None
         try:
             rss_start, cpu_start = server.process.rss_mib(), server.process.cpu_seconds()
-            fleet, _ = self.generator.agents(f"127.0.0.1:{server.agent_port}", self.credentials, agents)
+            fleet, _ = self.generator.agents(f"127.0.0.1:{server.agent_port}", self.certs.of_agents(), agents)
             server.wait_for("/readyz", fleet)
             cpu_agents = server.process.cpu_seconds() - cpu_start
             return self._with_tunnels(server, name, growing, agents, tunnels, rss_start, cpu_agents)

@@ -51,6 +51,10 @@ class Certificates:
     def path(self, name: str) -> str:
         return str(self.directory / name)
 
+    def of_agents(self) -> dict[str, str]:
+        """The load generator's flags for an agent's credentials."""
+        return {"cert": self.path("agent.crt"), "key": self.path("agent.key"), "ca": self.path("ca.crt")}
+
 
 def make_certificates(directory: Path) -> Certificates:
     ca_key = _new_key()
@@ -260,6 +264,7 @@ class Server:
     uds: str
     agent_port: int
     health_port: int
+    admin_port: int
 
     def restarted(self, children: Processes) -> "Server":
         """Returns a server with the same command line, started after this one has ended."""
@@ -291,7 +296,7 @@ def start_server(
     extra: Extra = PLAIN,
 ) -> Server:
     uds = str(children.directory / f"{title.replace(' ', '-')}.sock")
-    agent_port, health_port = free_port(), free_port()
+    agent_port, health_port, admin_port = free_port(), free_port(), free_port()
     argv = [
         *extra.wrapper,
         kind.command("proxy-server"),
@@ -306,11 +311,12 @@ def start_server(
         "--agent-bind-address=127.0.0.1",
         f"--health-port={health_port}",
         "--health-bind-address=127.0.0.1",
-        f"--admin-port={free_port()}",
+        f"--admin-port={admin_port}",
         "--v=0",
         *extra.server_flags,
     ]
-    server = Server(children.start(f"{title} server", argv), argv, mode, uds, agent_port, health_port)
+    process = children.start(f"{title} server", argv)
+    server = Server(process, argv, mode, uds, agent_port, health_port, admin_port)
     server.wait_for("/healthz")
     return server
 

@@ -69,11 +69,6 @@ class Storms:
         self.children = children
         self.generator = Generator(children)
         self.certs: Certificates = make_certificates(children.directory)
-        self.credentials = {
-            "cert": self.certs.path("agent.crt"),
-            "key": self.certs.path("agent.key"),
-            "ca": self.certs.path("ca.crt"),
-        }
 
     def run(self) -> list[Storm]:
         taken = []
@@ -91,7 +86,7 @@ class Storms:
         fleet: Process | None = None
         try:
             address = f"127.0.0.1:{server.agent_port}"
-            fleet, _ = self.generator.fleet(address, self.credentials, agents)
+            fleet, _ = self.generator.fleet(address, self.certs.of_agents(), agents)
             self.children.kill(server.process)
             time.sleep(DOWN_SECONDS)
             server = server.restarted(self.children)

@@ -567,4 +567,6 @@ def test_dry_runs_are_marked_as_such(tmp_path, capsys):
     assert output.endswith(f"\nNext:\n  {command}  install it\n")
     assert main.main(["down", *root]) == 0
     assert capsys.readouterr().out == "Nothing is installed.\n\nDry run: nothing was removed.\n"
+    assert main.main(["down", *root, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"found": []}
     assert not any(tmp_path.iterdir())

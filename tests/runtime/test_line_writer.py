@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from bootbridge.runtime import line_writer
 from bootbridge.runtime.line_writer import LineWriter
+from tests.support.process_program import until
 
 BYTES_MAX = 1000
 LINE = b"x" * 99 + b"\n"
@@ -80,8 +83,7 @@ def test_a_flush_is_bounded_and_does_not_wait_twice(pipe: FullPipe) -> None:
     assert not writer.flush(0.01)
     assert not writer.flush(threading.TIMEOUT_MAX)
     pipe.read_until(LINE)
-    while not writer.flush(0.01):
-        pass
+    until(lambda: writer.flush(0.01), "everything is written")
 
 
 def test_a_descriptor_that_another_process_made_non_blocking_is_waited_for(pipe: FullPipe) -> None:
@@ -127,6 +129,23 @@ def test_a_missing_thread_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None
     writer.write(b"second\n")
     assert writer.flush(20)
     assert os.read(reader, 100) == b"first\nsecond\n"
+    writer.close()
+    os.close(reader)
+    os.close(fd)
+
+
+def test_lines_of_a_burst_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one at once, the others after a pause or with a flush."""
+    monkeypatch.setattr(line_writer, "PAUSE_SECONDS", 3600.0)
+    reader, fd = os.pipe()
+    writer = LineWriter(fd, lambda count: b"")
+    writer.write(b"first\n")
+    assert os.read(reader, 100) == b"first\n"
+    writer.write(b"second\n")
+    assert not select.select([reader], [], [], 0.2)[0], "the writer pauses"
+    writer.write(b"third\n")
+    assert writer.flush()
+    assert os.read(reader, 100) == b"second\nthird\n"
     writer.close()
     os.close(reader)
     os.close(fd)

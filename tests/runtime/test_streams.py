@@ -19,6 +19,7 @@ from functools import partial
 
 import pytest
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.runtime.byte_stream import USER_TIMEOUT_MS
 from tests.support.audit_lines import assert_lines_add_up, audit_lines
 from tests.support.process_endpoints import (
@@ -335,7 +336,9 @@ def test_a_paused_server_does_not_take_its_own_absence_for_a_stall(
     server, _ = programs.pair(Pairing("ours", "go"), server_flags={"stall-timeout": "8s"})
     slow = dial(server, endpoint(flood).address)
     slow.send(b"!")
-    until(lambda: server.admin.status()["agents"][0]["stalled_connections"] == 1, "the caller is watched")
+    until(
+        lambda: server.admin.status()["queued_bytes"]["to_frontend"] > BOUNDS.stalled, "the caller is watched"
+    )
     server.pause()
     time.sleep(10)  # the pause itself is the condition under test
     server.go_on()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bootbridge.metrics import Gauge
 from bootbridge.proxy_agent.status_document import core_status as agent_status
 from bootbridge.proxy_server.status_document import core_status as server_status
-from bootbridge.runtime.status_page import ROWS_MAX, StatusQuery
+from bootbridge.runtime.status_query import ROWS_MAX, StatusQuery
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.dial_record import DialRecord

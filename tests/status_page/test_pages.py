@@ -85,7 +85,7 @@ def test_a_healthy_server_has_no_problem() -> None:
         ({"stopping": True, "ready": False}, "stopping"),
         ({"recent_failures": [documents.failed_dial(1)]}, "1 dial failed in the last minute"),
         ({"agents": [documents.agent(1, draining=True)]}, "1 agent draining: agent-1"),
-        ({"agents": [documents.agent(1, stalled_connections=2)]}, "2 connections of agents are stalled"),
+        ({"agents": [documents.agent(1, stalled_connections=2)]}, "2 stalled connections"),
         ({"tls": {"certificate_expires": documents.at(-3600)}}, "certificate expires in 1h 0m"),
         ({"tls": {"certificate_expires": documents.at(60)}}, "certificate expired 1m 0s ago"),
         ({"tls": {"reload_error": "bad key"}}, "could not be reloaded: bad key"),
@@ -118,6 +118,14 @@ def test_a_connection_is_stalled_only_if_nothing_moves() -> None:
     stalled = server(document, {key: 0.0})
     assert ["1 stalled connection" in each for each in problems(stalled)] == [True]
     assert "stalled waits for caller to read" in text_of(stalled)
+
+
+def test_the_drawing_shows_failures_and_stalls_of_one_agent() -> None:
+    failed = documents.failed_dial(1, agent="agent-1")
+    page = server(
+        documents.server(agents=[documents.agent(1, stalled_connections=2)], recent_failures=[failed])
+    )
+    assert "1 failed, 2 stalled" in text_of(page)
 
 
 def test_an_empty_server_says_what_to_do() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bootbridge.proxy_server.status_document import core_status
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse
-from bootbridge.runtime.status_page import parse_query, process_status
+from bootbridge.runtime.status_query import parse_query, process_status
 from bootbridge.status_page.site import FILES, HEADERS, PERIOD_SECONDS_MAX, StatusSite, period_seconds
 from bootbridge.status_page.view import PERIOD_SECONDS
 from tests.status_page import documents

@@ -101,7 +101,6 @@ def test_an_agent_in_trouble_is_not_healthy(fields: dict[str, object], state: st
         ),
         ({"tls": {"reload_error": "no such file"}}, "certificate not reloaded: no such file"),
         ({"limits": [{"name": "dials", "reached_total": 3}]}, "limit reached 3 times: dials"),
-        ({"agents": [agent(1, stalled_connections=2)]}, "2 stalled connections"),
     ],
 )
 def test_what_needs_attention_is_a_warning(fields: dict[str, object], warning: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.proxy_agent.status_document import core_status
-from bootbridge.runtime.status_page import StatusQuery
+from bootbridge.runtime.status_query import StatusQuery
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentHarness
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -122,6 +123,8 @@ def _write(path: Path, receipt: Receipt) -> bool:
 
 
 def _show_dry_run(found: Sequence[ReceiptItem], flags: argparse.Namespace, terminal: Terminal) -> int:
+    if flags.json:
+        return print_output(json.dumps({"found": [item.document() for item in found]}, indent=2) + "\n")
     terminal.table([(item.resource, item.name) for item in found])
     if not found:
         terminal.line("Nothing is installed.")

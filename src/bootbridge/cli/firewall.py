@@ -22,7 +22,8 @@ from bootbridge.cli.command import Command, CommandGroup, ExitCode
 from bootbridge.cli.output import hint_terminal, print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.common.files import Asset, read_file, write_error, write_file
-from bootbridge.common.terminal.terminal import Styled, Terminal
+from bootbridge.common.terminal.figures import counted
+from bootbridge.common.terminal.terminal import Mark, Styled, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -159,20 +160,43 @@ def _apply(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
     _save(path, plan)
     results = _run_actions(actions, flags)
     _save(path, firewall.completed(plan, results))
+    failed = sum(result.failed for result in results)
     if not flags.json:
-        print(f"record: {path} (to remove the rule: bootbridge firewall remove --record {path} --apply)")
-    return ExitCode.ERROR if any(result.failed for result in results) else ExitCode.OK
+        removal = shlex.join(["bootbridge", "firewall", "remove", "--record", str(path), "--apply"])
+        _summarise(
+            f"TCP port {plan.ports.agent} is {'not open' if failed else 'open'}",
+            good=not failed,
+            record=path,
+            next_step=(removal, "close the port, when the bootstrap is complete"),
+        )
+    return ExitCode.ERROR if failed else ExitCode.OK
 
 
 def _remove(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
-    if record and not flags.json:
-        print(f"record: {record}")
     results = _run_actions(firewall.remove(plan), flags, keep_going=True)
-    if any(result.failed for result in results):
+    failed = sum(result.failed for result in results)
+    if not flags.json:
+        again = shlex.join([*flags.program.split(), *flags.words])
+        _summarise(
+            f"{counted(failed, 'rule')} not removed" if failed else f"TCP port {plan.ports.agent} is closed",
+            good=not failed,
+            record=record,
+            next_step=(again, "try again") if failed else None,
+        )
+    if failed:
         return ExitCode.FINDINGS
     if record and record.name == rule_record.file_name(plan.infra_id):
         record.unlink(missing_ok=True)
     return ExitCode.OK
+
+
+def _summarise(sentence: str, *, good: bool, record: Path | None, next_step: tuple[str, str] | None) -> None:
+    result_terminal().summary(
+        Mark.GOOD if good else Mark.BAD,
+        sentence,
+        details=[f"Record: {record}"] if record else [],
+        next_steps=[next_step] if next_step else [],
+    )
 
 
 def _save(path: Path, plan: Plan) -> None:

@@ -8,7 +8,6 @@ import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bootbridge.bootstrap import firewall
 from bootbridge.bootstrap.ignition import inject
 from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.plan.plan import Plan
@@ -142,8 +141,12 @@ def _show(done: str, facts: dict[str, object], plan: Plan | None, flags: argpars
 
 
 def _firewall_command(plan: Plan) -> str:
+    from bootbridge.bootstrap.firewall.providers import (
+        is_managed,
+    )  # takes a tenth of the time of an injection
+
     words = ["bootbridge", "firewall", "create", "--platform", plan.platform]
-    if firewall.is_managed(plan):
+    if is_managed(plan):
         words += ["--infra-id", plan.infra_id or "ID", "--apply"]
     return shlex.join(words)
 

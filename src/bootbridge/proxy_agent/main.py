@@ -132,23 +132,23 @@ class ProxyAgent:
     def _status(self, query: Mapping[str, str]) -> dict[str, object]:
         # Imported on request: an idle agent has neither the code nor the data.
         from bootbridge.proxy_agent.status_document import core_status, server_rows
-        from bootbridge.runtime import status_page
+        from bootbridge.runtime import status_query
 
-        rows = status_page.parse_query(query)
-        overrun = status_page.count_of(self.metrics.closed_connections_total, "stalled endpoint")
-        stalled = sum(len(stream.guard) for stream in self.core.streams if stream.guard)
+        rows = status_query.parse_query(query)
+        overrun = status_query.count_of(self.metrics.closed_connections_total, "stalled endpoint")
+        stalled = sum(stream.stalled_down + stream.stalled_receivers() for stream in self.core.streams)
         uptime = time.monotonic() - self._started_at
         return {
-            **status_page.process_status("proxy-agent", uptime_seconds=uptime),
+            **status_query.process_status("proxy-agent", uptime_seconds=uptime),
             "ready": self.ready,
             **core_status(self.core, rows),
             "wanted_servers": self._sync.servers.wanted,
             "servers": server_rows(self._sync.states()),
             "tls": self._tls.status(),
             "limits": [
-                status_page.descriptor_limit(0),
-                status_page.limit_row("stalled connections", stalled, None, overrun),
-                status_page.limit_row("log lines", None, None, logs.dropped_lines()),
+                status_query.descriptor_limit(0),
+                status_query.limit_row("stalled connections", stalled, None, overrun),
+                status_query.limit_row("log lines", None, None, logs.dropped_lines()),
             ],
         }
 

@@ -32,7 +32,7 @@ class Target:
 
     @property
     def key(self) -> str:
-        return f"{self.host} {self.address}"
+        return self.host if self.host == self.address else f"{self.host} {self.address}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bootbridge.ports.close_states import State
 from bootbridge.proxy_agent.server_sync import ServerState
-from bootbridge.runtime.status_page import Document, StatusQuery, page, timestamp
+from bootbridge.runtime.status_query import Document, StatusQuery, page, timestamp
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
@@ -75,7 +75,7 @@ def _stream_status(stream: ServerStream) -> Document:
         "bytes_to_server": stream.bytes_to_server,
         "bytes_from_server": stream.bytes_from_server,
         "queued_bytes": sum(endpoint.queued_down for endpoint in stream.endpoints.values()),
-        "stalled_connections": len(stream.guard) if stream.guard else 0,
+        "stalled_connections": stream.stalled_down + stream.stalled_receivers(),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime.rotated_file import RotatedFile
-from bootbridge.runtime.status_page import timestamp
+from bootbridge.runtime.status_query import timestamp
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.wire.addresses import host_of, parse_ip
 

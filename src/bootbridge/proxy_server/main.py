@@ -16,6 +16,7 @@ from bootbridge.proxy_server.agent_certificate import AgentCertificate
 from bootbridge.proxy_server.agent_port import AgentPort
 from bootbridge.proxy_server.options import ServerOptions
 from bootbridge.runtime import event_loop, logs, proxy_process
+from bootbridge.runtime.accept_rate import AcceptRate
 from bootbridge.runtime.admin_http import Route
 from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes, status_routes
 from bootbridge.runtime.byte_stream import PlainStream, set_user_timeout
@@ -187,14 +188,15 @@ class ProxyServer:
     def _listen(self) -> None:
         options = self._options
         agent_socket = tcp_socket(options.agent_bind_address, options.agent_port, "--agent-port")
-        self._listeners.append(Listener(self.pump, agent_socket, self._agent_port.accept))
+        rate = AcceptRate(self.pump.timers.now)
+        self._listeners.append(Listener(self.pump, agent_socket, self._agent_port.accept, rate=rate))
         if options.uds_name:
             sock = unix_socket(options.uds_name, delete_existing=options.delete_existing_uds_file)
             accept = self._start_frontend_plain
         else:
             sock = tcp_socket(options.server_bind_address, options.server_port, "--server-port")
             accept = self._accept_frontend_tls
-        self._listeners.append(Listener(self.pump, sock, accept, options.uds_name))
+        self._listeners.append(Listener(self.pump, sock, accept, path=options.uds_name))
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
@@ -220,14 +222,14 @@ class ProxyServer:
     def _status(self, query: Mapping[str, str]) -> dict[str, object]:
         # Imported on request: an idle server has neither the code nor the data.
         from bootbridge.proxy_server.status_document import core_status
-        from bootbridge.runtime import status_page
+        from bootbridge.runtime import status_query
 
         options = self._options
-        rows = status_page.parse_query(query)
+        rows = status_query.parse_query(query)
         frontend_tls = {"frontend_tls": self._frontend_tls.status()} if self._frontend_tls else {}
         uptime = time.monotonic() - self._started_at
         return {
-            **status_page.process_status("proxy-server", uptime_seconds=uptime),
+            **status_query.process_status("proxy-server", uptime_seconds=uptime),
             "mode": options.mode,
             "frontend": options.uds_name or join_host_port(options.server_bind_address, options.server_port),
             "agent_port": options.agent_port,
@@ -238,12 +240,12 @@ class ProxyServer:
         }
 
     def _limits(self) -> list[dict[str, object]]:
-        from bootbridge.runtime.status_page import count_of, descriptor_limit, limit_row
+        from bootbridge.runtime.status_query import count_of, descriptor_limit, limit_row
 
         m, limits = self.metrics, self._agent_port.limits
         evicted = m.agent_connections_evicted_total
         budgets = sum(child.value for _, child in m.frame_budgets_exceeded_total.items())
-        stalled = sum(len(agent.guard) for agent in self.core.agent_registry if agent.guard)
+        stalled = sum(agent.stalled_up + agent.stalled_receivers() for agent in self.core.agent_registry)
         return [
             limit_row(
                 "unadmitted agent connections", len(limits), limits.total, evicted.labels("unadmitted").value
@@ -261,7 +263,7 @@ class ProxyServer:
         ]
 
     def _audit_limits(self) -> list[dict[str, object]]:
-        from bootbridge.runtime.status_page import limit_row
+        from bootbridge.runtime.status_query import limit_row
 
         if (trail := self._audit_trail) is None:
             return []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from bootbridge.ports.close_states import State
-from bootbridge.runtime.status_page import Document, StatusQuery, page, timestamp
+from bootbridge.runtime.status_query import Document, StatusQuery, page, timestamp
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.dial_record import DialHistory, DialRecord
@@ -100,7 +100,7 @@ def _agent_row(agent: AgentStream, strategies: tuple[Strategy, ...], now: float)
         "bytes_to_agent": agent.bytes_to_agent,
         "bytes_from_agent": agent.bytes_from_agent,
         "queued_bytes": agent.queued_up,
-        "stalled_connections": len(agent.guard) if agent.guard else 0,
+        "stalled_connections": agent.stalled_up + agent.stalled_receivers(),
         "credentials_expire": timestamp(min((each.expires for each in agent.credentials), default=_NEVER)),
         "ignored_identifiers": len(agent.ignored_identifiers),
     }

@@ -20,6 +20,7 @@ import h11
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
+from bootbridge.runtime.accept_rate import AcceptRate
 from bootbridge.runtime.connection_limits import ConnectionLimits
 from bootbridge.runtime.tasks import spawn
 from bootbridge.wire.addresses import source_of
@@ -84,6 +85,7 @@ class AdminServer:
             total, total // 2, time.monotonic, grace_seconds=0.0
         )
         self._connections: set[_Peer] = set()
+        self._rate = AcceptRate(time.monotonic)
         self._listeners: list[socket.socket] = []
 
     async def start(self, host: str, port: int, *, subject: str = "--health-port") -> None:
@@ -121,20 +123,27 @@ class AdminServer:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_ROUND):
+            if not self._rate.permits():
+                self._pause(listener, self._rate.pause_seconds)
+                return
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 logs.event("admin", logs.WARNING, "accept failed", reason=error.strerror)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(listener.fileno())
-                loop.call_later(ACCEPT_RETRY_SECONDS, self._watch, listener)
+                self._pause(listener, ACCEPT_RETRY_SECONDS)
                 return
+            self._rate.count()
             sock.setblocking(False)
             peer = _Peer(sock, source_of(address[0]), self._head_seconds, self._serve, self._forget)
             self._connections.add(peer)
             self._mark_used(peer)
+
+    def _pause(self, listener: socket.socket, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+        loop.call_later(seconds, self._watch, listener)
 
     async def _serve(self, peer: _Peer) -> None:
         reader, writer = await asyncio.open_connection(sock=peer.sock)

@@ -91,7 +91,7 @@ def _lazy(paths: tuple[str, ...], load: PageLoader) -> dict[str, Route]:
 
 def _status_document(status: StatusSource) -> Route:
     def answer(request: AdminRequest) -> AdminResponse:
-        from bootbridge.runtime.status_page import encode  # only on request
+        from bootbridge.runtime.status_query import encode  # only on request
 
         try:
             document = status(request.query)

@@ -11,6 +11,7 @@ from typing import Final
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
+from bootbridge.runtime.accept_rate import AcceptRate
 from bootbridge.runtime.byte_stream import set_tcp_options
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import READABLE
@@ -27,9 +28,17 @@ class Listener:
     """Accepts connections on one socket and passes each to ``accepted``."""
 
     def __init__(
-        self, pump: Pump, sock: socket.socket, accepted: Callable[[socket.socket], None], path: str = ""
+        self,
+        pump: Pump,
+        sock: socket.socket,
+        accepted: Callable[[socket.socket], None],
+        *,
+        path: str = "",
+        rate: AcceptRate | None = None,
     ) -> None:
+        """``rate``: for a port that strangers reach."""
         self._pump = pump
+        self._rate = rate
         self._sock = sock
         self._accepted = accepted
         self._is_unix = sock.family == socket.AF_UNIX
@@ -48,28 +57,37 @@ class Listener:
             self._pump.sockets.watch(self._sock.fileno(), READABLE, self._accept)
 
     def _accept(self, events: int) -> None:
+        rate = self._rate
         for _ in range(ACCEPTS_PER_TURN):
+            if rate is not None and not rate.permits():
+                self._pause(rate.pause_seconds)
+                break
             try:
                 sock, _address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:
-                self._pause(error)
+                self._on_failure(error)
                 break
             self._accept_failed = False
+            if rate is not None:
+                rate.count()
             sock.setblocking(False)
             if not self._is_unix:
                 set_tcp_options(sock)
             self._accepted(sock)
         self._pump.end_turn()
 
-    def _pause(self, error: OSError) -> None:
-        """Stops accepting for a moment: out of file descriptors or memory. Open connections continue."""
+    def _on_failure(self, error: OSError) -> None:
+        """Out of file descriptors or memory. Open connections continue."""
         if not self._accept_failed:
             self._accept_failed = True
             logs.event("listener", logs.WARNING, "accept failed", reason=error.strerror)
+        self._pause(RETRY_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
         self._pump.sockets.unwatch(self._sock.fileno())
-        self._pump.timers.after(RETRY_SECONDS, self._start)
+        self._pump.timers.after(seconds, self._start)
 
     def close(self) -> None:
         if self._closed:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 
 from bootbridge.errors import OperatorError
 from bootbridge.metrics import Family, Gauge
@@ -338,6 +338,7 @@ def not_after(der: bytes) -> datetime:
     return validity(der)[1]
 
 
+@lru_cache(maxsize=256)  # all chains of agents end in the same CA, and agents may share a certificate
 def validity(der: bytes) -> tuple[datetime, datetime]:
     """Parses notBefore and notAfter from a DER certificate."""
 

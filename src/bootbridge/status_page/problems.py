@@ -72,9 +72,11 @@ def shared_problems(status: Document, rates: Rates) -> Iterator[Problem]:
             ),
             "failures",
         )
-    waiting = [row for row in rows(status, "connections") if stalled(row, rates)]
-    if waiting:
-        found = units.counted(len(waiting), "stalled connection")
+    # The table has one page of the connections; the agents' own count is of all, but rises after 5 s only.
+    listed = sum(stalled(row, rates) for row in rows(status, "connections"))
+    held = max(listed, int(sum(number(agent, "stalled_connections") for agent in rows(status, "agents"))))
+    if held:
+        found = units.counted(held, "stalled connection")
         yield Problem(WARNING, f"{found}: data waits for a side that does not read", "connections")
     yield from _certificate_problems(status)
     for limit in rows(status, "limits"):

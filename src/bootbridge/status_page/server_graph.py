@@ -113,7 +113,8 @@ def _agent_node(
     state = "draining" if agent.get("draining") else "silent" if agent.get("silent") else ""
     opened = f"{units.integer(number(agent, 'routes'))} open"
     where = text(agent, "node") or text(agent, "address")
-    failure = f"{failed[name]} failed" if failed[name] else f"{units.integer(held)} stalled" if held else ""
+    problems = ((failed[name], "failed"), (held, "stalled"))
+    failure = ", ".join(f"{units.integer(count)} {what}" for count, what in problems if count)
     edge = Edge(
         up=rates.get(key(agent, "bytes_to_agent"), 0.0),
         down=rates.get(key(agent, "bytes_from_agent"), 0.0),

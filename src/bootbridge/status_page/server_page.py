@@ -117,9 +117,6 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
         yield Problem(BAD, "No agent is connected: dials fail.", "agents")
     elif not status.get("ready"):
         yield Problem(BAD, "No strategy finds an agent: dials fail.", "agents")
-    held = sum(number(agent, "stalled_connections") for agent in agents)
-    if held:
-        yield Problem(WARNING, f"{units.integer(held)} connections of agents are stalled", "agents")
     for title, found in (
         ("draining", [a for a in agents if a.get("draining")]),
         ("not answering dials", [a for a in agents if a.get("silent")]),

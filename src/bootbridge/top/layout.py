@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from bootbridge.top.rates import RowRates
-from bootbridge.top.snapshot import Row
+from bootbridge.top.snapshot import Row, RowRates
 from bootbridge.top.tables import TableColumn, TableSpec
 
 GAP = 2

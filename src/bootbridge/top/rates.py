@@ -6,26 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bootbridge.top.snapshot import ConnectionRow, Row, Snapshot
+from bootbridge.top.snapshot import ConnectionRow, Row, RowRates, Snapshot
+from bootbridge.top.stalls import with_stalls
 
 HISTORY_MAX = 120  # samples in the graph of traffic
 # Shorter intervals make rates of a few bytes look like bursts.
 SECONDS_MIN = 0.05
 _SAMPLES_MAX = 20  # keys pressed within one interval
-
-
-@dataclass(frozen=True)
-class RowRates:
-    """Rates of one row; None while there is only one sample of it."""
-
-    up: float | None = None
-    down: float | None = None
-    dials: float | None = None
-    count: float | None = None
-
-    @property
-    def traffic(self) -> float:
-        return (self.up or 0.0) + (self.down or 0.0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +51,10 @@ class History:
                 self.rates, self._rows = Rates(), {}
             else:
                 self._before.append(self.current)
-        self.current = sample
+        self._compare(sample)
+        self.current = with_stalls(sample, self.of)
+
+    def _compare(self, sample: Snapshot) -> None:
         old_enough = [each for each in self._before if sample.taken - each.taken >= self._seconds_min]
         if not old_enough:
             return

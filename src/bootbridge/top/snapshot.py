@@ -106,6 +106,20 @@ Row = PeerRow | ConnectionRow | DialRow | CounterRow
 
 
 @dataclass(frozen=True)
+class RowRates:
+    """Rates of one row; None while there is only one sample of it."""
+
+    up: float | None = None
+    down: float | None = None
+    dials: float | None = None
+    count: float | None = None
+
+    @property
+    def traffic(self) -> float:
+        return (self.up or 0.0) + (self.down or 0.0)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """Everything of one sample. Totals are complete; the lists may have only the first rows."""
 

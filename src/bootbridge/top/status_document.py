@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from bootbridge.common.terminal.figures import counted, duration
+from bootbridge.common.terminal.figures import duration
 from bootbridge.top.snapshot import AGENT, SERVER, ConnectionRow, DialRow, PeerRow, Snapshot
 from bootbridge.top.text import printable
 
@@ -59,7 +59,7 @@ def parse_status(document: object, *, taken: float) -> Snapshot | None:
         connections=tuple(map(_connection, _objects(document, "connections"))),
         recent_dials=tuple(_dial(each, now) for each in _objects(document, "recent_dials")),
         recent_failures=tuple(_dial(each, now) for each in _objects(document, "recent_failures")),
-        warnings=_warnings(document, peers, now, is_server),
+        warnings=_warnings(document, now, is_server),
         document=document,
     )
 
@@ -175,7 +175,7 @@ def _dial(each: _Json, now: datetime) -> DialRow:
     )
 
 
-def _warnings(document: _Json, peers: tuple[PeerRow, ...], now: datetime, is_server: bool) -> tuple[str, ...]:
+def _warnings(document: _Json, now: datetime, is_server: bool) -> tuple[str, ...]:
     found = []
     if document.get("stopping") is True:
         found.append("the server is stopping")
@@ -190,8 +190,6 @@ def _warnings(document: _Json, peers: tuple[PeerRow, ...], now: datetime, is_ser
             found.append(f"limit reached {reached:,} times: {_text(limit, 'name')}")
     if isinstance(overlapping := document.get("overlapping_identifiers"), list) and overlapping:
         found.append(f"{len(overlapping)} overlapping identifiers")
-    if stalled := sum(peer.stalled_connections for peer in peers):
-        found.append(counted(stalled, "stalled connection"))
     return tuple(dict.fromkeys(found))[:WARNINGS_MAX]
 
 

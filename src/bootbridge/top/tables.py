@@ -9,8 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from bootbridge.common.terminal.styles import STYLES
-from bootbridge.top.rates import History, RowRates
-from bootbridge.top.snapshot import ConnectionRow, DialRow, PeerRow, Row, Snapshot
+from bootbridge.top.rates import History
+from bootbridge.top.snapshot import ConnectionRow, DialRow, PeerRow, Row, RowRates, Snapshot
 from bootbridge.top.text import (
     NOTHING,
     age_text,

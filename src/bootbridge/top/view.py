@@ -9,8 +9,8 @@ from rich.text import Text
 
 from bootbridge.common.terminal.figures import counted, duration
 from bootbridge.top.layout import choose_columns, column_widths, fitted, header_line, row_line, spread
-from bootbridge.top.rates import History, RowRates
-from bootbridge.top.snapshot import Row, Snapshot
+from bootbridge.top.rates import History
+from bootbridge.top.snapshot import Row, RowRates, Snapshot
 from bootbridge.top.tables import BAD, DIM, GOOD, STRONG, WARN, TableSpec, tables_of, visible_rows
 from bootbridge.top.text import bytes_text, count_text, per_second_text
 from bootbridge.top.view_state import InputMode, ViewState

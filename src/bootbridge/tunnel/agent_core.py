@@ -50,6 +50,11 @@ class ServerStream(PacketStream):
     def __repr__(self) -> str:
         return f"<ServerStream {self.server_id!r} {len(self.endpoints)} endpoints, {len(self.dials)} dials>"
 
+    @property
+    def stalled_down(self) -> int:
+        """Returns how many connections wait for the server or their caller; see `stalled_receivers`."""
+        return sum([endpoint.send_queue.stalled for endpoint in self.endpoints.values()])
+
     # --- greeting
 
     def on_headers(self, headers: Headers, end: bool) -> None:
@@ -215,7 +220,7 @@ class AgentCore:
         )
 
         metrics.stalled_connections.labels("to_server").set_function(
-            lambda: sum(e.send_queue.stalled for s in self.streams for e in s.endpoints.values())
+            lambda: sum(stream.stalled_down for stream in self.streams)
         )
         metrics.stalled_connections.labels("to_endpoint").set_function(
             lambda: sum(stream.stalled_receivers() for stream in self.streams)

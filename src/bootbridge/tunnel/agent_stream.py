@@ -89,6 +89,11 @@ class AgentStream(PacketStream):
     def queued_down(self) -> int:
         return sum([receiver.sink.backlog for receiver in self.receivers.values()])
 
+    @property
+    def stalled_up(self) -> int:
+        """Returns how many connections wait for the agent or their endpoint; see `stalled_receivers`."""
+        return sum([route.send_queue.stalled for route in self.routes.values()])
+
     def parse_identifiers(self) -> None:
         """Raises InvalidAgentMetadata."""
         try:

@@ -517,9 +517,7 @@ class ProxyCore:
             lambda: sum(agent.queued_down for agent in self.agent_registry)
         )
         m.stalled_connections.labels("to_agent").set_function(
-            lambda: sum(
-                route.send_queue.stalled for agent in self.agent_registry for route in agent.routes.values()
-            )
+            lambda: sum(agent.stalled_up for agent in self.agent_registry)
         )
         m.stalled_connections.labels("to_frontend").set_function(
             lambda: sum(agent.stalled_receivers() for agent in self.agent_registry)

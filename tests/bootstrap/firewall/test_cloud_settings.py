@@ -396,15 +396,22 @@ def test_the_record_exists_before_the_first_command(cloud: Cloud, capsys: pytest
     assert cloud.state == before
 
 
-def test_a_record_is_kept_until_the_removal_succeeds(cloud: Cloud) -> None:
-    """So that it can be repeated."""
+def test_a_record_is_kept_until_the_removal_succeeds(
+    cloud: Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that it can be repeated, with the command that is printed."""
     assert run("create", "--platform=gcp", "--apply") == 0
+    printed = capsys.readouterr().out
+    assert "TCP port 8091 is open" in printed
+    assert f"bootbridge firewall remove --record {RECORD} --apply" in printed
     state = cloud.state
     cloud.state = state | {"faults": {"firewall-rules delete": "ERROR: (gcloud) backend error"}}
     assert run("remove", "--apply") == 2
+    assert "1 rule not removed" in capsys.readouterr().out
     assert Path(RECORD).exists()
     cloud.state = replaced(cloud)
     assert run("remove", "--apply") == 0
+    assert "TCP port 8091 is closed" in capsys.readouterr().out
     assert not Path(RECORD).exists()
 
 

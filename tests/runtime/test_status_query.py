@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bootbridge.runtime.status_page import ROWS_MAX, StatusQuery, encode, page, parse_query, timestamp
+from bootbridge.runtime.status_query import ROWS_MAX, StatusQuery, encode, page, parse_query, timestamp
 
 
 def test_without_a_query_the_first_rows_are_returned() -> None:
