@@ -11,7 +11,9 @@ from setuptools import setup
 
 # The rest of runtime handles start-up, certificates, logs and admin HTTP.
 RUNTIME = [
+    "accept_rate",
     "byte_stream",
+    "connection_limits",
     "dialler",
     "endpoint_policy",
     "event_loop",
@@ -20,6 +22,7 @@ RUNTIME = [
     "listeners",
     "pump",
     "sockets",
+    "source_penalties",
     "tls_stream",
 ]
 COMPILED = [
@@ -29,6 +32,7 @@ COMPILED = [
     *(path for path in glob("src/bootbridge/ports/*.py") if not path.endswith("/__init__.py")),
     *(path for path in glob("src/bootbridge/tunnel/*.py") if not path.endswith("/__init__.py")),
     *(f"src/bootbridge/runtime/{name}.py" for name in RUNTIME),
+    *(f"src/bootbridge/proxy_server/{name}.py" for name in ("agent_certificate", "agent_port")),
 ]
 
 

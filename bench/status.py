@@ -142,7 +142,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--agents", type=int, default=1_000)
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3, help="figures are medians")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of one latency measurement")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of one latency measurement")
     parser.add_argument("--ours", type=Path, default=OURS_COMPILED, help="directory of our commands")
     return parser.parse_args()
 

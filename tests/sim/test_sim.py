@@ -36,6 +36,7 @@ ONCE_FAILED = {
     485: "a dial's deadline passed while the server itself was paused",
     3000565: "the same, in a pause that ended shortly after the deadline",
     3001287: "a complete download was reset, because the rest of the upload met a closed endpoint",
+    4004588: "bytes for a closed endpoint discarded its last data and its end, which Linux does not do",
     3001175: "an END behind a CLOSE_RSP, both of an adversary and held with first bytes, met a closed route",
 }
 BLOCK = 50

@@ -252,6 +252,10 @@ class SimPort:
             if self._env.now < peer._frozen_until:
                 room = self._network.conditions.capacity - len(peer._inbox)
                 peer._inbox += data[:room]
+            elif self._fin and not self._eof:
+                # Linux accepts these bytes. The reset that answers them leaves what the peer has sent before it
+                # closed: reading returns it, and then the end.
+                room = len(data)
             else:
                 self._reset_by_peer("broken pipe")
                 room = len(data)

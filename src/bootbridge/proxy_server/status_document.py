@@ -131,9 +131,9 @@ def _serves(agent: AgentStream, strategy: Strategy) -> bool:
         case Strategy.DEFAULT:
             return True
         case Strategy.DEST_HOST:
-            return bool(agent.identifiers.comparable_hosts)
+            return bool(agent.identifiers.host or agent.identifiers.ipv4 or agent.identifiers.ipv6)
         case Strategy.CIDR:
-            return bool(agent.identifiers.networks)
+            return bool(agent.identifiers.cidr)
         case Strategy.DEFAULT_ROUTE:
             return agent.identifiers.default_route
         case Strategy.DIRECT:

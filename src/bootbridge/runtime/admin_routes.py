@@ -8,6 +8,7 @@ from bootbridge import metrics
 from bootbridge.metrics import Registry
 from bootbridge.runtime.admin_host import for_own_hosts
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
+from bootbridge.runtime.process_tuning import without_collection
 
 # Returns the document of `/status`; the URL's query selects rows. Raises ValueError for an invalid query.
 StatusSource = Callable[[Mapping[str, str]], Mapping[str, object]]
@@ -93,11 +94,12 @@ def _status_document(status: StatusSource) -> Route:
     def answer(request: AdminRequest) -> AdminResponse:
         from bootbridge.runtime.status_query import encode  # only on request
 
-        try:
-            document = status(request.query)
-        except ValueError as error:
-            return AdminResponse(f"{error}\n", 400)
-        return AdminResponse(encode(document), content_type="application/json", headers=_PRIVATE)
+        with without_collection():
+            try:
+                text = encode(status(request.query))
+            except ValueError as error:
+                return AdminResponse(f"{error}\n", 400)
+        return AdminResponse(text, content_type="application/json", headers=_PRIVATE)
 
     return answer
 

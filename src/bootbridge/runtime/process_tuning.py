@@ -6,7 +6,8 @@ import asyncio
 import ctypes
 import gc
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -39,6 +40,21 @@ def reduce_memory_use() -> None:
         libc.mallopt(_M_ARENA_MAX, 2)
     except (OSError, AttributeError):
         return  # not glibc
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Pauses the garbage collector, for code that creates many objects without cycles.
+
+    With 10,000 connections a full collection takes 40 ms, and a page of their status would cause one.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class HeapTrimmer:
