@@ -97,7 +97,9 @@ def count_of(family: Family[Counter], label: str) -> float:
 
 def descriptor_limit(reached_total: float) -> Document:
     maximum, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limit_row("file descriptors", len(os.listdir("/proc/self/fd")), maximum, reached_total)
+    # Linux 6.2 and later count them there; listing 10,000 takes 20 ms.
+    count = os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
+    return limit_row("file descriptors", count, maximum, reached_total)
 
 
 def encode(document: Mapping[str, object]) -> str:

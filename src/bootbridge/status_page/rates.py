@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping
 
 # Views that follow faster share a reading; a rate over less is mostly noise.
 APART_SECONDS_MIN = 0.2
-# A rate over more than this would hide what happens now.
-APART_SECONDS_MAX = 15.0
+# A rate over more than this would hide what happens now. Longer than the time between two updates of a page.
+APART_SECONDS_MAX = 25.0
 
 
 class _Readings:
