@@ -253,8 +253,8 @@ class SimPort:
                 room = self._network.conditions.capacity - len(peer._inbox)
                 peer._inbox += data[:room]
             elif self._fin and not self._eof:
-                # Linux accepts these bytes. The reset that answers them leaves what the peer has sent before it
-                # closed: reading returns it, and then the end.
+                # Linux accepts these bytes. The reset that answers them leaves what the peer has sent before:
+                # reading returns it, and then the end.
                 room = len(data)
             else:
                 self._reset_by_peer("broken pipe")
