@@ -137,6 +137,7 @@ def test_a_missing_thread_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None
 def test_lines_of_a_burst_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one at once, the others after a pause or with a flush."""
     monkeypatch.setattr(line_writer, "PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(line_writer, "BURST_LINES", 0)
     reader, fd = os.pipe()
     writer = LineWriter(fd, lambda count: b"")
     writer.write(b"first\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -16,8 +17,9 @@ from typing import Final
 QUEUE_BYTES_MAX: Final = 1024 * 1024
 # How long a flush waits for a reader that does not read.
 FLUSH_SECONDS_MAX: Final = 1.0
-# The pause after a write. The lines of a burst, as of a thousand agents that connect, are written together:
-# each wake-up of the writer's thread takes Python's lock from the thread that carries the traffic.
+# Above this many lines in a second, as when a thousand agents connect, the writer pauses after each write,
+# so that lines are written together: its thread takes Python's lock from the one with the traffic.
+BURST_LINES: Final = 100
 PAUSE_SECONDS: Final = 0.02
 
 
@@ -44,6 +46,8 @@ class LineWriter:
         self._stuck = False  # the last flush timed out
         self._closed = False
         self._flushing = 0
+        self._second = 0.0  # when the counted second began
+        self._lines_in_second = 0
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         self._hurry = threading.Condition(lock)  # ends the pause after a write
@@ -122,7 +126,15 @@ class LineWriter:
                 self._bytes -= len(data)
                 self.dropped += lost
                 self._changed.notify_all()
-                self._hurry.wait_for(lambda: self._flushing or self._closed, PAUSE_SECONDS)
+                if self._is_burst(len(lines)):
+                    self._hurry.wait_for(lambda: self._flushing or self._closed, PAUSE_SECONDS)
+
+    def _is_burst(self, written: int) -> bool:
+        now = time.monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._lines_in_second = now, 0
+        self._lines_in_second += written
+        return self._lines_in_second > BURST_LINES
 
     def _on_batch_written(self, lost: int) -> None:
         """For subclasses, in the writer's thread: so many lines of a batch were not written."""
