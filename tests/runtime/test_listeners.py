@@ -1,51 +1,21 @@
-"""A listener, with the clock and the watched sockets under the control of the test."""
+"""A listener on a real socket; the clock of its rate is under the control of the test."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, cast
 
 import pytest
 
-from bootbridge.ports.timers import Timers
+from bootbridge.runtime import event_loop
 from bootbridge.runtime.accept_rate import BURST, AcceptRate
 from bootbridge.runtime.listeners import Listener, tcp_socket
 from bootbridge.runtime.pump import Pump
-from bootbridge.runtime.sockets import READABLE
 
 CONNECTIONS = int(BURST) * 2
-
-
-class ScriptedPump:
-    """What a listener uses of a pump."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.timers = Timers(lambda: self.now)
-        self.sockets = self
-        self.watched: dict[int, Callable[[int], None]] = {}
-
-    def watch(self, fd: int, events: int, action: Callable[[int], None]) -> None:
-        self.watched[fd] = action
-
-    def unwatch(self, fd: int) -> None:
-        self.watched.pop(fd, None)
-
-    def end_turn(self) -> None:
-        pass
-
-    def poll(self, times: int) -> None:
-        """The sockets are ready this many times in a row."""
-        for _ in range(times):
-            for action in list(self.watched.values()):
-                action(READABLE)
-
-
-@pytest.fixture
-def pump() -> ScriptedPump:
-    return ScriptedPump()
+DEADLINE_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -59,40 +29,52 @@ def waiting() -> Iterator[socket.socket]:
         yield listening
 
 
-def test_a_flood_of_connections_is_accepted_in_parts(pump: ScriptedPump, waiting: socket.socket) -> None:
-    """The rest waits in the kernel's queue; other sockets are served meanwhile."""
-    accepted: list[socket.socket] = []
-    rate = AcceptRate(pump.timers.now)
-    listener = Listener(cast(Pump, pump), waiting, accepted.append, rate=rate)
-    pump.poll(10)
-    assert len(accepted) == BURST
-    assert not pump.watched, "a paused listener takes no time"
-    _pass_time(pump, rate.pause_seconds)
-    pump.poll(10)
-    assert BURST < len(accepted) < CONNECTIONS
-    for _ in range(10):
-        _pass_time(pump, 1.0)
-        pump.poll(10)
-    assert len(accepted) == CONNECTIONS
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def close_all(listener: Listener, accepted: list[socket.socket]) -> None:
     listener.close()
-    _close(accepted)
-
-
-def test_a_listener_without_a_rate_accepts_all(pump: ScriptedPump, waiting: socket.socket) -> None:
-    """The frontend: its socket is open to the kube-apiserver only."""
-    accepted: list[socket.socket] = []
-    listener = Listener(cast(Pump, pump), waiting, accepted.append)
-    pump.poll(10)
-    assert len(accepted) == CONNECTIONS
-    listener.close()
-    _close(accepted)
-
-
-def _pass_time(pump: ScriptedPump, seconds: float) -> None:
-    pump.now += seconds
-    pump.timers.fire_due()
-
-
-def _close(sockets: list[Any]) -> None:
-    for sock in sockets:
+    for sock in accepted:
         sock.close()
+
+
+def test_a_flood_of_connections_is_accepted_in_parts(waiting: socket.socket) -> None:
+    """The rest waits in the kernel's queue; after each pause the listener tries again."""
+
+    async def scenario() -> int:
+        now, asked = 1000.0, 0
+
+        def clock() -> float:
+            nonlocal asked
+            asked += 1
+            return now
+
+        accepted: list[socket.socket] = []
+        rate = AcceptRate(clock)
+        listener = Listener(Pump(event_loop.running_loop()), waiting, accepted.append, rate=rate)
+        await until(lambda: len(accepted) == BURST)
+        paused_at = asked
+        await until(lambda: asked > paused_at + 3)
+        assert len(accepted) == BURST, "no time has passed for the rate"
+        now += 1.0
+        await until(lambda: len(accepted) == CONNECTIONS)
+        close_all(listener, accepted)
+        return 0
+
+    assert event_loop.run(scenario()) == 0
+
+
+def test_a_listener_without_a_rate_accepts_all(waiting: socket.socket) -> None:
+    """The frontend: its socket is open to the kube-apiserver only."""
+
+    async def scenario() -> int:
+        accepted: list[socket.socket] = []
+        listener = Listener(Pump(event_loop.running_loop()), waiting, accepted.append)
+        await until(lambda: len(accepted) == CONNECTIONS)
+        close_all(listener, accepted)
+        return 0
+
+    assert event_loop.run(scenario()) == 0
