@@ -43,7 +43,7 @@ PATHS = {
 }
 REQUESTS = 10
 # Where the page says after how many seconds it is to be updated.
-PERIOD = re.compile(rb'id="updated"[^>]* data-seconds="([0-9.]+)"|data-seconds="([0-9.]+)"[^>]* id="updated"')
+PERIOD = re.compile(rb'id="updated" data-seconds="([0-9.]+)"')
 
 
 def fetch(server: Server, path: str) -> bytes:
@@ -73,7 +73,7 @@ def open_page(server: Server) -> Iterator[None]:
             found = PERIOD.search(fetch(server, PATHS["page"]))
             if found is None:
                 raise BenchError("the page does not say when it is to be updated")
-            period = float(found[1] or found[2])
+            period = float(found[1])
 
     reader = threading.Thread(target=update)
     reader.start()

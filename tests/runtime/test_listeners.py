@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -29,12 +29,6 @@ def waiting() -> Iterator[socket.socket]:
         yield listening
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the condition has no event
-            await asyncio.sleep(0.005)
-
-
 def close_all(listener: Listener, accepted: list[socket.socket]) -> None:
     listener.close()
     for sock in accepted:
@@ -45,22 +39,28 @@ def test_a_flood_of_connections_is_accepted_in_parts(waiting: socket.socket) -> 
     """The rest waits in the kernel's queue; after each pause the listener tries again."""
 
     async def scenario() -> int:
-        now, asked = 1000.0, 0
+        now, asked_after_burst = 1000.0, 0
+        paused, complete = asyncio.Event(), asyncio.Event()
+        accepted: list[socket.socket] = []
 
         def clock() -> float:
-            nonlocal asked
-            asked += 1
+            nonlocal asked_after_burst
+            asked_after_burst += len(accepted) >= BURST
+            if asked_after_burst > 3:
+                paused.set()
             return now
 
-        accepted: list[socket.socket] = []
-        rate = AcceptRate(clock)
-        listener = Listener(Pump(event_loop.running_loop()), waiting, accepted.append, rate=rate)
-        await until(lambda: len(accepted) == BURST)
-        paused_at = asked
-        await until(lambda: asked > paused_at + 3)
-        assert len(accepted) == BURST, "no time has passed for the rate"
-        now += 1.0
-        await until(lambda: len(accepted) == CONNECTIONS)
+        def accept(sock: socket.socket) -> None:
+            accepted.append(sock)
+            if len(accepted) == CONNECTIONS:
+                complete.set()
+
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            listener = Listener(Pump(event_loop.running_loop()), waiting, accept, rate=AcceptRate(clock))
+            await paused.wait()
+            assert len(accepted) == BURST, "no time has passed for the rate"
+            now += 1.0
+            await complete.wait()
         close_all(listener, accepted)
         return 0
 
@@ -71,9 +71,17 @@ def test_a_listener_without_a_rate_accepts_all(waiting: socket.socket) -> None:
     """The frontend: its socket is open to the kube-apiserver only."""
 
     async def scenario() -> int:
+        complete = asyncio.Event()
         accepted: list[socket.socket] = []
-        listener = Listener(Pump(event_loop.running_loop()), waiting, accepted.append)
-        await until(lambda: len(accepted) == CONNECTIONS)
+
+        def accept(sock: socket.socket) -> None:
+            accepted.append(sock)
+            if len(accepted) == CONNECTIONS:
+                complete.set()
+
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            listener = Listener(Pump(event_loop.running_loop()), waiting, accept)
+            await complete.wait()
         close_all(listener, accepted)
         return 0
 

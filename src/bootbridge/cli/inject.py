@@ -141,9 +141,8 @@ def _show(done: str, facts: dict[str, object], plan: Plan | None, flags: argpars
 
 
 def _firewall_command(plan: Plan) -> str:
-    from bootbridge.bootstrap.firewall.providers import (
-        is_managed,
-    )  # takes a tenth of the time of an injection
+    # Imported here, because the package takes a tenth of the time of an injection.
+    from bootbridge.bootstrap.firewall.providers import is_managed
 
     words = ["bootbridge", "firewall", "create", "--platform", plan.platform]
     if is_managed(plan):

@@ -136,7 +136,7 @@ class ProxyAgent:
 
         rows = status_query.parse_query(query)
         overrun = status_query.count_of(self.metrics.closed_connections_total, "stalled endpoint")
-        stalled = sum(stream.stalled_down + stream.stalled_receivers() for stream in self.core.streams)
+        stalled = sum(stream.stalled_connections for stream in self.core.streams)
         uptime = time.monotonic() - self._started_at
         return {
             **status_query.process_status("proxy-agent", uptime_seconds=uptime),

@@ -75,7 +75,7 @@ def _stream_status(stream: ServerStream) -> Document:
         "bytes_to_server": stream.bytes_to_server,
         "bytes_from_server": stream.bytes_from_server,
         "queued_bytes": sum(endpoint.queued_down for endpoint in stream.endpoints.values()),
-        "stalled_connections": stream.stalled_down + stream.stalled_receivers(),
+        "stalled_connections": stream.stalled_connections,
     }
 
 

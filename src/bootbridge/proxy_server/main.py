@@ -245,7 +245,7 @@ class ProxyServer:
         m, limits = self.metrics, self._agent_port.limits
         evicted = m.agent_connections_evicted_total
         budgets = sum(child.value for _, child in m.frame_budgets_exceeded_total.items())
-        stalled = sum(agent.stalled_up + agent.stalled_receivers() for agent in self.core.agent_registry)
+        stalled = sum(agent.stalled_connections for agent in self.core.agent_registry)
         return [
             limit_row(
                 "unadmitted agent connections", len(limits), limits.total, evicted.labels("unadmitted").value

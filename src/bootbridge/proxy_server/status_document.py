@@ -100,7 +100,7 @@ def _agent_row(agent: AgentStream, strategies: tuple[Strategy, ...], now: float)
         "bytes_to_agent": agent.bytes_to_agent,
         "bytes_from_agent": agent.bytes_from_agent,
         "queued_bytes": agent.queued_up,
-        "stalled_connections": agent.stalled_up + agent.stalled_receivers(),
+        "stalled_connections": agent.stalled_connections,
         "credentials_expire": timestamp(min((each.expires for each in agent.credentials), default=_NEVER)),
         "ignored_identifiers": len(agent.ignored_identifiers),
     }

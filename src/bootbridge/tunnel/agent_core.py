@@ -55,6 +55,10 @@ class ServerStream(PacketStream):
         """Returns how many connections wait for the server or their caller; see `stalled_receivers`."""
         return sum([endpoint.send_queue.stalled for endpoint in self.endpoints.values()])
 
+    @property
+    def stalled_connections(self) -> int:
+        return self.stalled_down + self.stalled_receivers()
+
     # --- greeting
 
     def on_headers(self, headers: Headers, end: bool) -> None:

@@ -94,6 +94,10 @@ class AgentStream(PacketStream):
         """Returns how many connections wait for the agent or their endpoint; see `stalled_receivers`."""
         return sum([route.send_queue.stalled for route in self.routes.values()])
 
+    @property
+    def stalled_connections(self) -> int:
+        return self.stalled_up + self.stalled_receivers()
+
     def parse_identifiers(self) -> None:
         """Raises InvalidAgentMetadata."""
         try:
