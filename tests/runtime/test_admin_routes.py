@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,14 +19,18 @@ from bootbridge.runtime.admin_routes import (
     status_routes,
 )
 from bootbridge.runtime.profiling_routes import profiling_routes
+from bootbridge.runtime.sliced_work import SlicedWork, Steps, run_at_once
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.server_metrics import ServerMetrics
 
 
 def ask(routes: dict[str, Route], path: str, host: str = "localhost:1", **query: str) -> AdminResponse:
     answer = routes[path](AdminRequest(path, query, host))
-    assert isinstance(answer, AdminResponse)
-    return answer
+    return answer if isinstance(answer, AdminResponse) else asyncio.run(answered(answer))
+
+
+async def answered(answer: Awaitable[AdminResponse]) -> AdminResponse:
+    return await answer
 
 
 def result_of(response: AdminResponse) -> tuple[int, str]:
@@ -47,17 +51,18 @@ class HealthState:
         return agent_health_routes(self.registry, connected=lambda: self.connected)
 
 
-def status_of(query: Mapping[str, str]) -> dict[str, object]:
+def status_of(query: Mapping[str, str]) -> Steps[dict[str, object]]:
     """A status document that names the query."""
     if "wrong" in query:
         raise ValueError("wrong: invalid number 'x'")
+    yield
     return {"query": dict(query), "agents": [{"id": "a"}, {"id": "b"}], "routes": 0}
 
 
 def status(loads: list[str] | None = None, *own_names: str) -> dict[str, Route]:
     """The routes of the status; `loads` gets an entry when the page is loaded."""
 
-    def load() -> Route:
+    def load(_work: SlicedWork) -> Route:
         if loads is not None:
             loads.append("page")
         return lambda request: AdminResponse(f"page {request.path}")
@@ -132,7 +137,7 @@ def test_status_is_json_on_the_admin_port(routes: dict[str, Route]) -> None:
     """One line for each row; the query is passed on, and a wrong one is refused with the reason."""
     answer = ask(routes, "/status", sort="age")
     assert answer.content_type == "application/json"
-    assert json.loads(answer.body) == status_of({"sort": "age"})
+    assert json.loads(answer.body) == run_at_once(status_of({"sort": "age"}))
     assert '\n  {"id": "b"}' in answer.body
     assert result_of(ask(routes, "/status", wrong="x")) == (400, "wrong: invalid number 'x'\n")
 

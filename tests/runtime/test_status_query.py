@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from bootbridge.runtime.status_query import ROWS_MAX, StatusQuery, encode, page, parse_query, timestamp
+from bootbridge.runtime.sliced_work import CHUNK_ITEMS, run_at_once
+from bootbridge.runtime.status_query import ROWS_MAX, StatusQuery, encode, first_rows, parse_query, timestamp
 
 
 def test_without_a_query_the_first_rows_are_returned() -> None:
@@ -45,10 +46,13 @@ def test_an_invalid_query_is_refused(query: dict[str, str], error: str) -> None:
     assert str(raised.value) == error
 
 
-def test_a_page_is_a_part_of_the_rows() -> None:
-    rows = list(range(10))
-    assert page(rows, 8, 5) == [8, 9]
-    assert page(rows, 20, 5) == page(rows, 0, 0) == []
+@pytest.mark.parametrize("count", [0, 10, CHUNK_ITEMS * 2 + 1])
+@pytest.mark.parametrize(("offset", "limit"), [(0, 0), (0, 7), (8, 5), (CHUNK_ITEMS - 1, 3), (10**6, 5)])
+def test_a_page_is_a_part_of_the_sorted_rows(count: int, offset: int, limit: int) -> None:
+    """Whatever the number of chunks; rows with the same key stay in their order."""
+    rows = [(number * 7919 % 101, number) for number in range(count)]
+    found = run_at_once(first_rows(rows, lambda row: row[0], offset, limit))
+    assert found == sorted(rows)[offset : offset + limit]
 
 
 def test_times_are_utc_with_milliseconds() -> None:
@@ -64,7 +68,7 @@ def test_a_document_is_json_whatever_peers_put_into_it() -> None:
         "none": [],
         "list": ["x"],
     }
-    text = encode(document)
+    text = run_at_once(encode(document))
     assert json.loads(text) == document
     assert text.isascii()
     assert text.splitlines() == [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bootbridge.metrics import Gauge
 from bootbridge.proxy_agent.status_document import core_status as agent_status
 from bootbridge.proxy_server.status_document import core_status as server_status
+from bootbridge.runtime.sliced_work import run_at_once
 from bootbridge.runtime.status_query import ROWS_MAX, StatusQuery
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
@@ -263,7 +264,7 @@ class Checks:
         self, server: ServerProcess, routes: int, dials: int, queued_up: int, queued_down: int
     ) -> None:
         core, m = server.core, server.metrics
-        status: dict[str, Any] = server_status(core, ALL_ROWS)
+        status: dict[str, Any] = run_at_once(server_status(core, ALL_ROWS))
         rows, agents = status["connections"], status["agents"]
         through_agents = [row for row in rows if row["agent"] and row["state"] != "dialling"]
         shown = {
@@ -350,7 +351,7 @@ class Checks:
             _value(agent.metrics.open_server_connections),
             _value(agent.metrics.open_endpoint_connections),
         )
-        status: dict[str, Any] = agent_status(core, ALL_ROWS)
+        status: dict[str, Any] = run_at_once(agent_status(core, ALL_ROWS))
         rows = sum(row["state"] != "dialling" for row in status["connections"])
         if shown != (len(core.streams), endpoints) or not status["routes"] == rows == endpoints:
             raise Violation(8, f"{agent.name}: metrics say {shown}, tables {len(core.streams)}, {endpoints}")
@@ -364,7 +365,7 @@ class Checks:
             if not server.alive:
                 continue
             if not core.idle or core.connect_frontends or core.grpc_frontends or core._agents_waiting:
-                return f"{server.name}: {server_status(core, ALL_ROWS)}"
+                return f"{server.name}: {run_at_once(server_status(core, ALL_ROWS))}"
             if len(server.pump.timers) != len(server.transports):
                 return (
                     f"{server.name}: {len(server.pump.timers)} timers for {len(server.transports)} transports"
@@ -375,7 +376,7 @@ class Checks:
             if not agent.alive:
                 continue
             if not agent.core.idle:
-                return f"{agent.name}: {agent_status(agent.core, ALL_ROWS)}"
+                return f"{agent.name}: {run_at_once(agent_status(agent.core, ALL_ROWS))}"
             if len(agent.pump.timers) != len(agent.server_connections):
                 return f"{agent.name}: {len(agent.pump.timers)} timers, not one per server"
         return self._sockets_left()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bootbridge.runtime.sliced_work import run_at_once
 from bootbridge.status_page import agent_page, server_page
 from bootbridge.status_page.view import View
 from tests.status_page import documents
@@ -18,7 +19,7 @@ def server(document: dict[str, Any], rates: dict[Any, float] | None = None, **vi
 
 
 def render(page: Any, document: dict[str, Any], view: View, rates: dict[Any, float] | None = None) -> str:
-    rendered: str = page.render(document, view, list(page.sections(document, view, rates or {})))
+    rendered: str = page.render(document, view, run_at_once(page.sections(document, view, rates or {})))
     return rendered
 
 

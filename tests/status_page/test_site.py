@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from bootbridge.proxy_server.status_document import core_status
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse
+from bootbridge.runtime.sliced_work import SlicedWork, Steps
 from bootbridge.runtime.status_query import parse_query, process_status
 from bootbridge.status_page.site import FILES, HEADERS, PERIOD_SECONDS_MAX, StatusSite, period_seconds
 from bootbridge.status_page.view import PERIOD_SECONDS
@@ -19,6 +20,14 @@ from tests.support.server_crowd import CrowdedServer
 AGENTS, CONNECTIONS = 1000, 10_000
 
 
+def site_of(status: Callable[[Mapping[str, str]], dict[str, Any]]) -> StatusSite:
+    def steps(query: Mapping[str, str]) -> Steps[dict[str, Any]]:
+        yield
+        return status(query)
+
+    return StatusSite(steps, SlicedWork())
+
+
 async def ask(site: StatusSite, path: str = "/", **query: str) -> AdminResponse:
     return await site.answer(AdminRequest(path, query, "localhost"))
 
@@ -26,7 +35,7 @@ async def ask(site: StatusSite, path: str = "/", **query: str) -> AdminResponse:
 @pytest.mark.parametrize("path", ["/", *FILES])
 async def test_every_answer_has_the_headers_that_isolate_it(path: str) -> None:
     """Nothing inline, nothing from elsewhere, no frames, no caches, no referrer."""
-    answer = await ask(StatusSite(lambda query: documents.server()), path)
+    answer = await ask(site_of(lambda query: documents.server()), path)
     headers = dict(answer.headers)
     policy = {rule.partition(" ")[0]: rule for rule in headers["Content-Security-Policy"].split("; ")}
     assert policy["default-src"] == "default-src 'none'"
@@ -38,7 +47,7 @@ async def test_every_answer_has_the_headers_that_isolate_it(path: str) -> None:
 
 
 async def test_files_are_served_with_their_types() -> None:
-    site = StatusSite(lambda query: documents.server())
+    site = site_of(lambda query: documents.server())
     for path, kind in FILES.items():
         answer = await ask(site, path)
         assert answer.content_type == kind
@@ -55,7 +64,7 @@ async def test_the_first_view_has_rates_already() -> None:
     def status(query: Mapping[str, str]) -> dict[str, Any]:
         return documents.server(bytes={"to_agent": 0, "to_frontend": next(readings)})
 
-    site = StatusSite(status)
+    site = site_of(status)
     assert "MiB/s" in (await ask(site)).body
     assert next(readings) == 2_000_000
 
@@ -68,9 +77,7 @@ async def test_the_query_is_decoded_once() -> None:
         seen.append(parse_query(query))
         return documents.server()
 
-    body = (
-        await ask(StatusSite(status), filter="a%2Bb%2525%20c", sort="bytes", connections_offset="50")
-    ).body
+    body = (await ask(site_of(status), filter="a%2Bb%2525%20c", sort="bytes", connections_offset="50")).body
     assert (seen[0].filter, seen[0].sort, seen[0].connections_offset) == ("a+b%25 c", "bytes", 50)
     assert 'value="a+b%25 c"' in body
 
@@ -81,13 +88,11 @@ def crowd() -> CrowdedServer:
 
 
 def crowded_site(crowd: CrowdedServer) -> StatusSite:
-    def status(query: Mapping[str, str]) -> dict[str, object]:
-        return {
-            **process_status("proxy-server", uptime_seconds=1.0),
-            **core_status(crowd.core, parse_query(query)),
-        }
+    def status(query: Mapping[str, str]) -> Steps[dict[str, object]]:
+        process = process_status("proxy-server", uptime_seconds=1.0)
+        return process | (yield from core_status(crowd.core, parse_query(query)))
 
-    return StatusSite(status)
+    return StatusSite(status, SlicedWork())
 
 
 @pytest.mark.parametrize(

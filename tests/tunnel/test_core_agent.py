@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.proxy_agent.status_document import core_status
+from bootbridge.runtime.sliced_work import run_at_once
 from bootbridge.runtime.status_query import StatusQuery
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentHarness
@@ -205,4 +206,5 @@ def test_status_and_metrics_agree() -> None:
         server = harness.server()
         harness.endpoint(server)
         gauge = harness.metrics.open_endpoint_connections
-        assert next(iter(gauge.samples()))[2] == core_status(harness.core, StatusQuery())["routes"] == 1
+        status = run_at_once(core_status(harness.core, StatusQuery()))
+        assert next(iter(gauge.samples()))[2] == status["routes"] == 1

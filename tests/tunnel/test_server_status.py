@@ -10,6 +10,7 @@ import pytest
 
 from bootbridge.metrics import Counter, Gauge
 from bootbridge.proxy_server.status_document import DESTINATIONS_MAX, core_status
+from bootbridge.runtime.sliced_work import run_at_once
 from bootbridge.runtime.status_query import StatusQuery
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.dial_record import RECENT_DIALS_MAX, RECENT_FAILURES_MAX
@@ -32,7 +33,7 @@ def forget_packets(harness: ServerHarness) -> None:
 
 
 def status(harness: ServerHarness, **query: Any) -> dict[str, Any]:
-    return core_status(harness.core, StatusQuery(**query))
+    return run_at_once(core_status(harness.core, StatusQuery(**query)))
 
 
 def value(number: Counter | Gauge) -> float:

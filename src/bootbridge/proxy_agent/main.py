@@ -21,6 +21,7 @@ from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.process_tuning import HeapTrimmer
 from bootbridge.runtime.proxy_process import AdminPort, open_admin_ports
 from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sliced_work import SlicedWork, Steps
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.tunnel.agent_core import AgentCore
@@ -124,12 +125,12 @@ class ProxyAgent:
     def ready(self) -> bool:
         return bool(self.core.streams) and not self.core.draining
 
-    def _load_status_page(self) -> Route:
+    def _load_status_page(self, work: SlicedWork) -> Route:
         from bootbridge.status_page.site import StatusSite
 
-        return StatusSite(self._status).answer
+        return StatusSite(self._status, work).answer
 
-    def _status(self, query: Mapping[str, str]) -> dict[str, object]:
+    def _status(self, query: Mapping[str, str]) -> Steps[dict[str, object]]:
         # Imported on request: an idle agent has neither the code nor the data.
         from bootbridge.proxy_agent.status_document import core_status, server_rows
         from bootbridge.runtime import status_query
@@ -141,7 +142,7 @@ class ProxyAgent:
         return {
             **status_query.process_status("proxy-agent", uptime_seconds=uptime),
             "ready": self.ready,
-            **core_status(self.core, rows),
+            **(yield from core_status(self.core, rows)),
             "wanted_servers": self._sync.servers.wanted,
             "servers": server_rows(self._sync.states()),
             "tls": self._tls.status(),

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from bootbridge.ports.close_states import State
 from bootbridge.proxy_agent.server_sync import ServerState
-from bootbridge.runtime.status_query import Document, StatusQuery, page, timestamp
+from bootbridge.runtime.sliced_work import Steps, chunks
+from bootbridge.runtime.status_query import Document, StatusQuery, first_rows, timestamp
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
@@ -14,17 +15,17 @@ from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
 Connection = tuple[ServerStream, Endpoint | EndpointDial]
 
 
-def core_status(core: AgentCore, query: StatusQuery) -> Document:
-    """Returns what the core knows, without its servers. Rows are built for the requested page only."""
-    connections = _connections(core)
-    matching = [each for each in connections if _matches(each[1].record, query.filter)]
-    matching.sort(key=_SORT_KEYS[query.sort])
+def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
+    """Returns what the core knows, without its servers. Rows are built for the requested page only.
+
+    All numbers, and which connections there are, are of one moment; rows may be some milliseconds younger.
+    """
     now = core.timers.now()
+    connections = _connections(core)
     m = core.metrics
     directions = ("to_endpoint", "to_server")
-    shown = page(matching, query.connections_offset, query.connections_limit)
     endpoints = [endpoint for stream in core.streams for endpoint in stream.endpoints.values()]
-    return {
+    numbers: Document = {
         "agent_id": core.agent_id,
         "draining": core.draining,
         "identifiers": [each for each in core.identifiers.split("&") if each],
@@ -42,11 +43,27 @@ def core_status(core: AgentCore, query: StatusQuery) -> Document:
         "closed_connections": {
             labels[0]: child.value for labels, child in m.closed_connections_total.items()
         },
+    }
+    recent, failures = list(reversed(core.dial_history.recent)), list(reversed(core.dial_history.failures))
+    yield
+    matching: list[Connection] = []
+    for chunk in chunks(connections):
+        matching.extend(each for each in chunk if _matches(each[1].record, query.filter))
+        yield
+    shown = yield from first_rows(
+        matching, _SORT_KEYS[query.sort], query.connections_offset, query.connections_limit
+    )
+    rows = []
+    for stream, connection in shown:
+        rows.append(_connection_row(stream, connection, now))
+        yield
+    return {
+        **numbers,
         "connections_total": len(connections),
         "connections_matched": len(matching),
-        "connections": [_connection_row(stream, connection, now) for stream, connection in shown],
-        "recent_dials": [_dial_row(record) for record in reversed(core.dial_history.recent)],
-        "recent_failures": [_dial_row(record) for record in reversed(core.dial_history.failures)],
+        "connections": rows,
+        "recent_dials": [_dial_row(record) for record in recent],
+        "recent_failures": [_dial_row(record) for record in failures],
     }
 
 

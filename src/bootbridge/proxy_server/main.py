@@ -29,6 +29,7 @@ from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.process_tuning import HeapTrimmer
 from bootbridge.runtime.proxy_process import AdminPort, open_admin_ports
 from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sliced_work import SlicedWork, Steps
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
 from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.agent_registry import Strategy
@@ -214,12 +215,12 @@ class ProxyServer:
             profiling=options.enable_profiling,
         )
 
-    def _load_status_page(self) -> Route:
+    def _load_status_page(self, work: SlicedWork) -> Route:
         from bootbridge.status_page.site import StatusSite
 
-        return StatusSite(self._status).answer
+        return StatusSite(self._status, work).answer
 
-    def _status(self, query: Mapping[str, str]) -> dict[str, object]:
+    def _status(self, query: Mapping[str, str]) -> Steps[dict[str, object]]:
         # Imported on request: an idle server has neither the code nor the data.
         from bootbridge.proxy_server.status_document import core_status
         from bootbridge.runtime import status_query
@@ -233,7 +234,7 @@ class ProxyServer:
             "mode": options.mode,
             "frontend": options.uds_name or join_host_port(options.server_bind_address, options.server_port),
             "agent_port": options.agent_port,
-            **core_status(self.core, rows),
+            **(yield from core_status(self.core, rows)),
             "tls": self._agent_tls.status(),
             **frontend_tls,
             "limits": self._limits(),

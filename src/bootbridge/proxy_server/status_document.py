@@ -7,10 +7,11 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from bootbridge.ports.close_states import State
-from bootbridge.runtime.status_query import Document, StatusQuery, page, timestamp
+from bootbridge.runtime.sliced_work import Steps, chunks
+from bootbridge.runtime.status_query import Document, StatusQuery, first_rows, timestamp
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
-from bootbridge.tunnel.dial_record import DialHistory, DialRecord
+from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.identifiers import AgentIdentifiers
 from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
@@ -20,16 +21,15 @@ DESTINATIONS_MAX = 50
 Connection = AgentRoute | DirectRoute | Dial | DirectDial
 
 
-def core_status(core: ProxyCore, query: StatusQuery) -> Document:
-    """Returns what the core knows. Rows are built for the requested pages only."""
-    agents = [agent for agent in core.agent_registry if _matches_agent(agent, query.filter)]
-    connections = _connections(core)
-    matching = _matching(connections, query.filter)
-    matching.sort(key=_SORT_KEYS[query.sort])
+def core_status(core: ProxyCore, query: StatusQuery) -> Steps[Document]:
+    """Returns what the core knows. Rows are built for the requested pages only.
+
+    All numbers, and which agents and connections there are, are of one moment. Their rows may be some
+    milliseconds younger: the work pauses between them.
+    """
     now = core.timers.now()
-    agents_shown = page(agents, query.agents_offset, query.agents_limit)
-    connections_shown = page(matching, query.connections_offset, query.connections_limit)
-    return {
+    registered, connections = list(core.agent_registry), _connections(core)
+    numbers: Document = {
         "server_id": core.server_id,
         "server_count": core.server_count(),
         "ready": core.ready,
@@ -39,16 +39,37 @@ def core_status(core: ProxyCore, query: StatusQuery) -> Document:
         "pending_dials": core.dial_count,
         "routes": core.route_count,
         **_counters(core),
-        "agents_total": len(core.agent_registry),
+    }
+    recent, failures = list(reversed(core.dial_history.recent)), list(reversed(core.dial_history.failures))
+    overlapping = core.overlapping_identifiers()
+    yield
+    agents = [agent for agent in registered if _matches_agent(agent, query.filter)]
+    agent_rows = []
+    for agent in agents[query.agents_offset : query.agents_offset + query.agents_limit]:
+        agent_rows.append(_agent_row(agent, core.strategies, now))
+        yield
+    matching = yield from _matching(connections, query.filter)
+    shown = yield from first_rows(
+        matching, _SORT_KEYS[query.sort], query.connections_offset, query.connections_limit
+    )
+    connection_rows = []
+    for connection in shown:
+        connection_rows.append(_connection_row(connection, now))
+        yield
+    destinations = yield from _destinations(connections, recent, failures)
+    yield
+    return {
+        **numbers,
+        "agents_total": len(registered),
         "agents_matched": len(agents),
-        "agents": [_agent_row(agent, core.strategies, now) for agent in agents_shown],
+        "agents": agent_rows,
         "connections_total": len(connections),
         "connections_matched": len(matching),
-        "connections": [_connection_row(connection, now) for connection in connections_shown],
-        "destinations": _destinations(connections, core.dial_history),
-        "recent_dials": [_dial_row(record) for record in reversed(core.dial_history.recent)],
-        "recent_failures": [_dial_row(record) for record in reversed(core.dial_history.failures)],
-        "overlapping_identifiers": core.overlapping_identifiers(),
+        "connections": connection_rows,
+        "destinations": destinations,
+        "recent_dials": [_dial_row(record) for record in recent],
+        "recent_failures": [_dial_row(record) for record in failures],
+        "overlapping_identifiers": overlapping,
     }
 
 
@@ -152,10 +173,14 @@ def _connections(core: ProxyCore) -> list[Connection]:
     return found
 
 
-def _matching(connections: list[Connection], text: str) -> list[Connection]:
+def _matching(connections: list[Connection], text: str) -> Steps[list[Connection]]:
     if not text:
         return connections
-    return [each for each in connections if _matches(each.record, text)]
+    found: list[Connection] = []
+    for chunk in chunks(connections):
+        found.extend(each for each in chunk if _matches(each.record, text))
+        yield
+    return found
 
 
 def _matches(record: DialRecord, text: str) -> bool:
@@ -234,14 +259,20 @@ _RECORD = attrgetter("record")
 _PAIR = attrgetter("destination", "agent")
 
 
-def _destinations(connections: list[Connection], history: DialHistory) -> list[Document]:
+def _destinations(
+    connections: list[Connection], recent: list[DialRecord], failed: list[DialRecord]
+) -> Steps[list[Document]]:
     """Returns the busiest pairs of destination and agent; pending dials count as connections."""
     # Not in Python for each connection: this is the most expensive part of a document of 10,000.
-    open_now = Counter(map(_PAIR, map(_RECORD, connections)))
-    dials, failures = Counter(map(_PAIR, history.recent)), Counter(map(_PAIR, history.failures))
+    open_now: Counter[tuple[str, str]] = Counter()
+    for chunk in chunks(connections):
+        open_now.update(map(_PAIR, map(_RECORD, chunk)))
+        yield
+    dials, failures = Counter(map(_PAIR, recent)), Counter(map(_PAIR, failed))
     total = open_now.copy()
     total.update(dials)
     total.update(failures)
+    yield
     ranked = total.most_common(DESTINATIONS_MAX)
     return [
         {

@@ -8,12 +8,12 @@ from bootbridge import metrics
 from bootbridge.metrics import Registry
 from bootbridge.runtime.admin_host import for_own_hosts
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
-from bootbridge.runtime.process_tuning import without_collection
+from bootbridge.runtime.sliced_work import SlicedWork, Steps
 
 # Returns the document of `/status`; the URL's query selects rows. Raises ValueError for an invalid query.
-StatusSource = Callable[[Mapping[str, str]], Mapping[str, object]]
+StatusSource = Callable[[Mapping[str, str]], Steps[dict[str, object]]]
 # Returns the route of the status page; called at the first request for it.
-PageLoader = Callable[[], Route]
+PageLoader = Callable[[SlicedWork], Route]
 Check = Callable[[], bool]
 
 # Not for caches, nor for pages of other sites.
@@ -58,7 +58,9 @@ def agent_admin_routes(health_port: int, status: dict[str, Route]) -> dict[str, 
 
 def status_routes(status: StatusSource, load_page: PageLoader, *own_names: str) -> dict[str, Route]:
     """The status as JSON and as a page, for IP addresses, `localhost` and `own_names` in the Host header."""
-    return for_own_hosts({"/status": _status_document(status), **_lazy(PAGE_PATHS, load_page)}, *own_names)
+    work = SlicedWork()
+    pages = _lazy(PAGE_PATHS, lambda: load_page(work))
+    return for_own_hosts({"/status": _status_document(status, work), **pages}, *own_names)
 
 
 def redirect(location: str) -> AdminResponse:
@@ -79,7 +81,7 @@ def _metrics_page(registry: Registry) -> Route:
     return lambda _request: AdminResponse(registry.exposition(), content_type=metrics.CONTENT_TYPE)
 
 
-def _lazy(paths: tuple[str, ...], load: PageLoader) -> dict[str, Route]:
+def _lazy(paths: tuple[str, ...], load: Callable[[], Route]) -> dict[str, Route]:
     loaded: list[Route] = []
 
     def answer(request: AdminRequest) -> AdminResponse | Awaitable[AdminResponse]:
@@ -90,15 +92,15 @@ def _lazy(paths: tuple[str, ...], load: PageLoader) -> dict[str, Route]:
     return dict.fromkeys(paths, answer)
 
 
-def _status_document(status: StatusSource) -> Route:
-    def answer(request: AdminRequest) -> AdminResponse:
+def _status_document(status: StatusSource, work: SlicedWork) -> Route:
+    async def answer(request: AdminRequest) -> AdminResponse:
         from bootbridge.runtime.status_query import encode  # only on request
 
-        with without_collection():
-            try:
-                text = encode(status(request.query))
-            except ValueError as error:
-                return AdminResponse(f"{error}\n", 400)
+        try:
+            document, _ = await work.run(status(request.query))
+        except ValueError as error:
+            return AdminResponse(f"{error}\n", 400)
+        text, _ = await work.run(encode(document))
         return AdminResponse(text, content_type="application/json", headers=_PRIVATE)
 
     return answer

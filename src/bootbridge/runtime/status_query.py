@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 from urllib.parse import unquote_plus
 
 from bootbridge import __version__, metrics
 from bootbridge.metrics import Counter, Family
+from bootbridge.runtime.sliced_work import Steps, chunks
 
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 1000
@@ -62,8 +64,13 @@ def _number(texts: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def page(rows: Sequence[Row], offset: int, limit: int) -> Sequence[Row]:
-    return rows[offset : offset + limit]
+def first_rows(rows: Sequence[Row], key: Callable[[Row], int], offset: int, limit: int) -> Steps[list[Row]]:
+    """Returns one page of the sorted rows; equal ones stay in their order."""
+    found: list[Row] = []
+    for chunk in chunks(rows):
+        found = heapq.nsmallest(offset + limit, [*found, *chunk], key=key)
+        yield
+    return found[offset:]
 
 
 def timestamp(seconds: float) -> str | None:
@@ -102,14 +109,20 @@ def descriptor_limit(reached_total: float) -> Document:
     return limit_row("file descriptors", count, maximum, reached_total)
 
 
-def encode(document: Mapping[str, object]) -> str:
+def encode(document: Mapping[str, object]) -> Steps[str]:
     """Returns JSON with one line for each key and each row: readable, and a fifth of the time of `indent`."""
-    return (
-        "{" + ",".join(f"\n {json.dumps(key)}: {_value(value)}" for key, value in document.items()) + "\n}\n"
-    )
+    lines = []
+    for key, value in document.items():
+        text = yield from _value(value)
+        lines.append(f"\n {json.dumps(key)}: {text}")
+    return "{" + ",".join(lines) + "\n}\n"
 
 
-def _value(value: object) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[" + ",".join(f"\n  {json.dumps(row)}" for row in value) + "]"
-    return json.dumps(value)
+def _value(value: object) -> Steps[str]:
+    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return json.dumps(value)
+    lines = []
+    for row in value:
+        lines.append(f"\n  {json.dumps(row)}")
+        yield
+    return "[" + ",".join(lines) + "]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
+from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, rows, text, texts
 from bootbridge.status_page.figures import byte_totals, counter, dial_figures, figure, transfer
@@ -52,15 +53,20 @@ def _key(server: Document, direction: str) -> Hashable:
     return ("server", text(server, "address"), text(server, "server_id"), direction)
 
 
-def sections(status: Document, view: View, rates: Rates) -> Iterator[Section]:
-    """Yields the sections one by one: the caller may do other work in between."""
-    yield Section(
-        "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
-    )
-    yield Section("path", "Path", drawing(agent_graph(status, rates)))
-    yield Section("servers", "Servers", _servers(status, rates), str(len(rows(status, "servers"))))
+def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]:
+    overview = (problem_list(list(_problems(status, rates))), _figures(status, rates))
+    yield
+    path = drawing(agent_graph(status, rates))
+    yield
+    servers = yield from _servers(status, rates)
     used_for = (("tls", "connections to servers"),)
-    yield from shared_sections(status, view, rates, peer="server", certificates_of=used_for)
+    shared = yield from shared_sections(status, view, rates, peer="server", certificates_of=used_for)
+    return [
+        Section("overview", "Overview", overview),
+        Section("path", "Path", path),
+        Section("servers", "Servers", servers, str(len(rows(status, "servers")))),
+        *shared,
+    ]
 
 
 def render(status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS) -> str:
@@ -127,7 +133,7 @@ _COLUMNS = [
 ]
 
 
-def _servers(status: Document, rates: Rates) -> Child:
+def _servers(status: Document, rates: Rates) -> Steps[Child]:
     servers = rows(status, "servers")
     if not servers:
         return empty(
@@ -140,7 +146,7 @@ def _servers(status: Document, rates: Rates) -> Child:
             tag("code", "server not reached"),
             " with the reason.",
         )
-    return table("Servers", _COLUMNS, (_server(server, rates) for server in servers))
+    return (yield from table("Servers", _COLUMNS, (_server(server, rates) for server in servers)))
 
 
 def _server(server: Document, rates: Rates) -> tuple[str, list[Child]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, text
 from bootbridge.status_page.html import Child, Markup, markup, tag
@@ -168,13 +169,16 @@ def table(
     view: View | None = None,
     parameter: str = "",
     anchor: str = "",
-) -> Markup:
+) -> Steps[Markup]:
     """Returns a table of (class of the row, cells). The first cell of a row is its header.
 
     `parameter` names the URL's parameter of the order, for columns that have one.
     """
     heads = (_column_head(column, view, parameter, anchor) for column in columns)
-    found = (_row(kind, cells, columns) for kind, cells in body)
+    found = []
+    for kind, cells in body:
+        found.append(_row(kind, cells, columns))
+        yield
     return tag(
         "div",
         tag("table", tag("caption", caption), tag("thead", tag("tr", heads)), tag("tbody", found)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 
+from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, part, rows, text, texts
 from bootbridge.status_page.layout import BAD, GOOD, NEUTRAL, WARNING
@@ -20,7 +21,7 @@ GHOST = "ghost"
 AgentKey = Callable[[Document, str], Hashable]
 
 
-def server_graph(status: Document, rates: Rates, key: AgentKey) -> Graph:
+def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     """Problems are drawn first where there is no room for all."""
     failures = recent_failures(status)
     agents = rows(status, "agents")
@@ -28,23 +29,24 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Graph:
     stalled_by_agent = Counter(
         text(row, "agent") for row in rows(status, "connections") if stalled(row, rates)
     )
-    ranked = sorted(
-        agents,
-        key=lambda agent: (
-            urgency(_agent_kind(agent, failed_by_agent, stalled_by_agent)),
-            -number(agent, "routes"),
-            -number(agent, "bytes_to_agent") - number(agent, "bytes_from_agent"),
-        ),
-    )[:AGENTS_DRAWN]
-    drawn_ids = {id(agent) for agent in ranked}
+    ranks = []
+    for place, agent in enumerate(agents):
+        kind = urgency(_agent_kind(agent, failed_by_agent, stalled_by_agent))
+        transferred = number(agent, "bytes_to_agent") + number(agent, "bytes_from_agent")
+        ranks.append((kind, -number(agent, "routes"), -transferred, place))
+        yield
+    places = {place for *_, place in sorted(ranks)[:AGENTS_DRAWN]}
     # In the order of the table, not of urgency: nodes must not jump.
-    drawn = sorted((agent for agent in agents if id(agent) in drawn_ids), key=lambda agent: text(agent, "id"))
+    drawn = sorted((agents[place] for place in places), key=lambda agent: text(agent, "id"))
+    others = [agent for place, agent in enumerate(agents) if place not in places]
+    yield
     right = [_agent_node(agent, rates, key, failed_by_agent, stalled_by_agent) for agent in drawn]
     index = {text(agent, "id"): position for position, agent in enumerate(drawn)}
     everywhere = int(number(status, "agents_total") or len(agents))
     if everywhere > len(drawn):
         index["\0rest"] = len(right)
-        right.append(_rest_of_agents(everywhere - len(drawn), agents, drawn_ids, rates, key))
+        right.append(_rest_of_agents(everywhere - len(drawn), others, rates, key))
+        yield
     destinations = rows(status, "destinations")
     if any(not text(row, "agent") for row in destinations) and DIRECT in texts(status, "strategies"):
         index[""] = len(right)
@@ -124,10 +126,7 @@ def _agent_node(
     return Node(name, " · ".join(each for each in (opened, state, where) if each), kind, edge, link="#agents")
 
 
-def _rest_of_agents(
-    left_out: int, agents: list[Document], drawn: set[int], rates: Rates, key: AgentKey
-) -> Node:
-    others = [agent for agent in agents if id(agent) not in drawn]
+def _rest_of_agents(left_out: int, others: list[Document], rates: Rates, key: AgentKey) -> Node:
     edge = Edge(
         up=sum(rates.get(key(agent, "bytes_to_agent"), 0.0) for agent in others),
         down=sum(rates.get(key(agent, "bytes_from_agent"), 0.0) for agent in others),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, part, rows, text, texts
 from bootbridge.status_page.figures import byte_totals, counter, dial_figures, figure, transfer
@@ -57,17 +58,24 @@ def agent_key(agent: Document, counter: str) -> Hashable:
     return ("agent", text(agent, "id"), text(agent, "address"), counter)
 
 
-def sections(status: Document, view: View, rates: Rates) -> Iterator[Section]:
-    """Yields the sections one by one: the caller may do other work in between."""
-    yield Section(
-        "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
-    )
-    yield Section("path", "Path", drawing(server_graph(status, rates, agent_key)))
-    agents = units.integer(number(status, "agents_total"))
-    yield Section("agents", "Agents", _agents(status, view, rates), agents)
-    yield from shared_sections(status, view, rates, peer="agent", certificates_of=TLS_PARTS)
+def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]:
+    overview = (problem_list(list(_problems(status, rates))), _figures(status, rates))
+    yield
+    graph = yield from server_graph(status, rates, agent_key)
+    path = drawing(graph)
+    yield
+    agents = yield from _agents(status, view, rates)
+    shared = yield from shared_sections(status, view, rates, peer="agent", certificates_of=TLS_PARTS)
+    found = [
+        Section("overview", "Overview", overview),
+        Section("path", "Path", path),
+        Section("agents", "Agents", agents, units.integer(number(status, "agents_total"))),
+        *shared,
+    ]
     if overlaps := rows(status, "overlapping_identifiers"):
-        yield Section("overlaps", "Overlapping identifiers", _overlaps(overlaps), str(len(overlaps)))
+        listed = yield from _overlaps(overlaps)
+        found.append(Section("overlaps", "Overlapping identifiers", listed, str(len(overlaps))))
+    return found
 
 
 def render(status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS) -> str:
@@ -153,7 +161,7 @@ _COLUMNS = [
 ]
 
 
-def _agents(status: Document, view: View, rates: Rates) -> Child:
+def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
     found = rows(status, "agents")
     if not found and view.filter:
         return empty("No agent matches.", tag("a", "Show all", href=view.link("agents", filter="")))
@@ -175,7 +183,8 @@ def _agents(status: Document, view: View, rates: Rates) -> Child:
     start = view.agents_offset % AGENTS_MAX
     shown = ordered[start : start + ROWS_PER_PAGE]
     now = text(status, "time")
-    listed = table(
+    yield
+    listed = yield from table(
         "Connected agents",
         _COLUMNS,
         (_agent(agent, rates, now) for agent in shown),
@@ -266,13 +275,13 @@ def _agent_marks(agent: Document) -> Iterator[Markup]:
         yield mark(BAD, "silent", "It left a dial unanswered")
 
 
-def _overlaps(overlaps: list[Document]) -> Child:
+def _overlaps(overlaps: list[Document]) -> Steps[Child]:
     columns = [Column("Identifier"), Column("Agent"), Column("Other agent")]
     cells = (
         ("", [peer_text(text(row, key)) for key in ("identifier", "agent", "other")])
         for row in overlaps[:OVERLAPS_SHOWN]
     )
-    listed = table("Destinations that two agents advertise", columns, cells)
+    listed = yield from table("Destinations that two agents advertise", columns, cells)
     if len(overlaps) <= OVERLAPS_SHOWN:
         return listed
     return (listed, tag("p", f"the first {OVERLAPS_SHOWN} of {len(overlaps)}", class_="pager"))

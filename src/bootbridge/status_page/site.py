@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable
 from types import ModuleType
 from urllib.parse import unquote_plus
 
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse
-from bootbridge.runtime.process_tuning import without_collection
+from bootbridge.runtime.admin_routes import StatusSource
+from bootbridge.runtime.sliced_work import SlicedWork, Steps
 from bootbridge.status_page import agent_page, server_page
 from bootbridge.status_page.document import Document
-from bootbridge.status_page.layout import Section
 from bootbridge.status_page.rates import RateMeter
 from bootbridge.status_page.view import PERIOD_SECONDS, View
 
@@ -47,70 +47,43 @@ FILES = {
 # The first view has no earlier reading of the counters: it waits this long for a second one.
 FIRST_READING_SECONDS = 0.25
 # A page that costs less than this is updated every second. With 1,000 agents and 10,000 connections it costs
-# more; then a viewer gets this share of the CPU. Connections wait meanwhile, so not more of them are late.
+# more; then a viewer gets this share of the CPU.
 CHEAP_SECONDS = 0.025
 CPU_SHARE = 0.005
 PERIOD_SECONDS_MAX = 20.0
-
-StatusDocument = Callable[[Mapping[str, str]], Document]
 
 
 class StatusSite:
     """The page of one program. `status` returns its status document for a query."""
 
-    def __init__(self, status: StatusDocument) -> None:
+    def __init__(self, status: StatusSource, work: SlicedWork) -> None:
         self._status = status
+        self._work = work
         self._meter = RateMeter()
 
     async def answer(self, request: AdminRequest) -> AdminResponse:
         if request.path in FILES:
             return AdminResponse(_file(request.path), content_type=FILES[request.path], headers=HEADERS)
         view = View.parse({key: unquote_plus(value) for key, value in request.query.items()})
-        cost = _Cost()
-        status, rates = self._current(view)
+        (status, rates), reading_seconds = await self._work.run(self._current(view))
         if not rates:
             await asyncio.sleep(FIRST_READING_SECONDS)
-            cost = _Cost()  # of one reading, as for an update
-            status, rates = self._current(view)
+            (status, rates), reading_seconds = await self._work.run(self._current(view))
         page = _page_of(status)
-        sections = []
-        remaining = page.sections(status, view, rates)
-        while section := _next(remaining):
-            sections.append(section)
-            await cost.pause()  # so that connections wait for one section, not for the page
+        sections, rendering_seconds = await self._work.run(page.sections(status, view, rates))
         return AdminResponse(
-            page.render(status, view, sections, period_seconds(cost.seconds())),
+            page.render(status, view, sections, period_seconds(reading_seconds + rendering_seconds)),
             content_type="text/html; charset=utf-8",
             headers=HEADERS,
         )
 
-    def _current(self, view: View) -> tuple[Document, dict[Hashable, float]]:
-        with without_collection():
-            status = self._status(view.status_query())
+    def _current(self, view: View) -> Steps[tuple[Document, dict[Hashable, float]]]:
+        status = yield from self._status(view.status_query())
+        read_at = time.monotonic()
         # One counter that always exists: without rates, this is the first view.
         totals = {"views": 0.0, **dict(_page_of(status).totals(status))}
-        return status, self._meter.read(totals, time.monotonic())
-
-
-def _next(sections: Iterator[Section]) -> Section | None:
-    with without_collection():
-        return next(sections, None)
-
-
-class _Cost:
-    """Measures the CPU time of one answer, without that of other work in its pauses."""
-
-    def __init__(self) -> None:
-        self._spent = 0.0
-        self._resumed_at = time.thread_time()
-
-    async def pause(self) -> None:
-        self._spent = self.seconds()
-        await asyncio.sleep(0)
-        self._resumed_at = time.thread_time()
-
-    def seconds(self) -> float:
-        return self._spent + time.thread_time() - self._resumed_at
+        yield
+        return status, self._meter.read(totals, read_at)
 
 
 def period_seconds(cost_seconds: float) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, part, rows, text, texts
 from bootbridge.status_page.html import Child, Markup, markup, tag
@@ -34,24 +35,28 @@ ESTABLISHED, CANCELLED = "established", "cancelled"
 
 def shared_sections(
     status: Document, view: View, rates: Rates, *, peer: str, certificates_of: Sequence[tuple[str, str]]
-) -> Iterator[Section]:
-    """Yields what both pages have; `peer` is `agent` or `server`, where connections lead to or come from."""
-    opened = units.integer(number(status, "connections_total"))
-    yield Section("connections", "Connections", connections(status, view, rates, peer), opened)
-    failed = len(rows(status, "recent_failures"))
-    table = dials(status, "recent_failures", "Dials that failed, newest first", view)
-    yield Section("failures", "Failed dials", table or empty("No dial has failed."), str(failed or ""))
-    table = dials(status, "recent_dials", "The last dials, newest first", view)
+) -> Steps[list[Section]]:
+    """Returns what both pages have; `peer` is `agent` or `server`, where connections lead to or come from."""
+    opened = yield from connections(status, view, rates, peer)
+    failed = yield from dials(status, "recent_failures", "Dials that failed, newest first", view)
+    last = yield from dials(status, "recent_dials", "The last dials, newest first", view)
+    used = yield from certificates(status, certificates_of)
+    bounds = yield from limits(status)
     none_yet = empty("No dial yet.", "A dial appears here when a caller asks for a connection.")
-    yield Section("recent_dials", "Last dials", table or none_yet)
-    yield Section("certificates", "Certificates", certificates(status, certificates_of))
-    yield Section("limits", "Limits", limits(status))
+    failures = str(len(rows(status, "recent_failures")) or "")
+    return [
+        Section("connections", "Connections", opened, units.integer(number(status, "connections_total"))),
+        Section("failures", "Failed dials", failed or empty("No dial has failed."), failures),
+        Section("recent_dials", "Last dials", last or none_yet),
+        Section("certificates", "Certificates", used),
+        Section("limits", "Limits", bounds),
+    ]
 
 
 # --- connections
 
 
-def connections(status: Document, view: View, rates: Rates, peer: str) -> Child:
+def connections(status: Document, view: View, rates: Rates, peer: str) -> Steps[Child]:
     """Returns the table of open connections."""
     found = rows(status, "connections")
     total = number(status, "connections_matched") if view.filter else number(status, "connections_total")
@@ -72,7 +77,7 @@ def connections(status: Document, view: View, rates: Rates, peer: str) -> Child:
         Column("Queued", True, "queued", "Bytes that this program holds because a side does not read"),
         Column("State"),
     ]
-    listed = table(
+    listed = yield from table(
         "Open connections",
         columns,
         (_connection(row, rates, peer, with_caller) for row in found),
@@ -156,7 +161,7 @@ def filter_form(view: View) -> Markup:
 # --- dials
 
 
-def dials(status: Document, key: str, caption: str, view: View) -> Child:
+def dials(status: Document, key: str, caption: str, view: View) -> Steps[Child]:
     """Returns a table of answered dials; None if there are none."""
     found = rows(status, key)
     if not found:
@@ -175,7 +180,7 @@ def dials(status: Document, key: str, caption: str, view: View) -> Child:
         Column("Took", True, "", "Time until the dial was answered"),
     ]
     now = text(status, "time")
-    listed = table(caption, columns, (_dial(row, now, has) for row in shown))
+    listed = yield from table(caption, columns, (_dial(row, now, has) for row in shown))
     if len(shown) == len(found):
         return listed
     more = tag(
@@ -226,15 +231,14 @@ def _separated(names: Sequence[str]) -> Markup:
 # --- certificates and limits
 
 
-def certificates(status: Document, parts: Sequence[tuple[str, str]]) -> Child:
+def certificates(status: Document, parts: Sequence[tuple[str, str]]) -> Steps[Child]:
     found = [(title, part(status, key)) for key, title in parts if part(status, key)]
     if not found:
         return empty("No certificate is configured.")
     now = text(status, "time")
     columns = [Column("Used for"), Column("Expires"), Column("Files"), Column("Last reload")]
-    return table(
-        "Certificates of this program", columns, (_certificate(title, tls, now) for title, tls in found)
-    )
+    body = (_certificate(title, tls, now) for title, tls in found)
+    return (yield from table("Certificates of this program", columns, body))
 
 
 def _certificate(title: str, tls: Document, now: str) -> tuple[str, list[Child]]:
@@ -257,7 +261,7 @@ def _certificate(title: str, tls: Document, now: str) -> tuple[str, list[Child]]
     return (BAD if kind == BAD or error else ""), cells
 
 
-def limits(status: Document) -> Child:
+def limits(status: Document) -> Steps[Child]:
     found = rows(status, "limits")
     if not found:
         return empty("This program reports no limit.")
@@ -267,7 +271,7 @@ def limits(status: Document) -> Child:
         Column("Maximum", True),
         Column("Reached", True, "", "How often since the start"),
     ]
-    return table("Limits", columns, (_limit(row) for row in found))
+    return (yield from table("Limits", columns, (_limit(row) for row in found)))
 
 
 def _limit(row: Document) -> tuple[str, list[Child]]:
