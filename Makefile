@@ -1,5 +1,7 @@
 # `make help` lists the targets. `make demo` and `make test` need only Python 3.11; they create .venv themselves.
 PYTHON ?= python3
+# The supported releases of Python: docs/support.md.
+PYTHONS := 3.11 3.12 3.13 3.14
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 2000
@@ -52,7 +54,8 @@ test: check ## run `make check`, then the fast tests on all cores
 check: $(VENV)/.ready ## lint, format, types and import rules; changes nothing
 	@echo 'check: lint (ruff check)' && $(BIN)/ruff check --quiet .
 	@echo 'check: format (ruff format)' && $(BIN)/ruff format --check --quiet .
-	@echo 'check: types (mypy)' && $(BIN)/mypy --no-error-summary
+	@for version in $(PYTHONS); do echo "check: types, Python $$version (mypy)"; \
+		$(BIN)/mypy --no-error-summary --python-version $$version || exit 1; done
 	@echo 'check: import rules and module size (tests/test_tidy.py)' && $(PYTEST) tests/test_tidy.py
 
 fmt: $(VENV)/.ready ## format the code and fix what ruff can fix

@@ -18,6 +18,7 @@ TUNNEL_MODULES = frozenset(
         "__init__.py",
         "bounds.py",
         "errors.py",
+        "installation.py",
         "metrics.py",
         "options.py",
         "common",
