@@ -9,6 +9,8 @@ from bootbridge import __version__, bounds
 
 # bounds is one of the modules that a compiled installation has as a library.
 COMPILED = not (bounds.__file__ or "").endswith(".py")
+# The file beside this one in which the build of a plain installation writes the reason.
+PLAIN_RECORD = "not-compiled.txt"
 
 
 def plain_reason() -> str:
@@ -16,7 +18,7 @@ def plain_reason() -> str:
     if COMPILED:
         return ""
     try:
-        with open(os.path.join(os.path.dirname(__file__), "not-compiled.txt")) as record:
+        with open(os.path.join(os.path.dirname(__file__), PLAIN_RECORD)) as record:
             return record.read().strip()
     except FileNotFoundError:
         return "runs from the source tree"
