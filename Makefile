@@ -1,5 +1,7 @@
 # `make help` lists the targets. `make demo` and `make test` need only Python 3.11; they create .venv themselves.
 PYTHON ?= python3
+# The supported releases of Python: docs/support.md.
+PYTHONS := 3.11 3.12 3.13 3.14
 VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 2000
@@ -15,11 +17,13 @@ COMPILED := build/compiled
 TOOLS  := build/tools
 CLOUDS := build/clouds
 UPGRADE ?=
+# The interpreters that make release builds compiled wheels for; empty: each supported one of PATH and pyenv.
+INTERPRETERS ?=
 # Tests that need programs of others have targets of their own.
 WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow browser peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test pictures sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-check compiled compiled-test pictures sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,7 +56,8 @@ test: check ## run `make check`, then the fast tests on all cores
 check: $(VENV)/.ready ## lint, format, types and import rules; changes nothing
 	@echo 'check: lint (ruff check)' && $(BIN)/ruff check --quiet .
 	@echo 'check: format (ruff format)' && $(BIN)/ruff format --check --quiet .
-	@echo 'check: types (mypy)' && $(BIN)/mypy --no-error-summary
+	@for version in $(PYTHONS); do echo "check: types, Python $$version (mypy)"; \
+		$(BIN)/mypy --no-error-summary --python-version $$version || exit 1; done
 	@echo 'check: import rules and module size (tests/test_tidy.py)' && $(PYTEST) tests/test_tidy.py
 
 fmt: $(VENV)/.ready ## format the code and fix what ruff can fix
@@ -102,22 +107,26 @@ cloud-cli-test: $(VENV)/.ready $(CLOUDS)/.ready ## parse the firewall commands w
 man: $(VENV)/.ready ## write the man pages of all commands into build/man
 	@$(BIN)/bootbridge man --output build/man
 
-wheel: $(COMPILED)/.wheel ## build a wheel compiled by mypyc into build/wheel (needs a C compiler and Python's headers)
+wheel: $(COMPILED)/.wheel ## build wheels of the work tree into build/wheel: compiled (needs a C compiler and Python's headers), and plain
 	@ls build/wheel/*.whl
 
-$(COMPILED)/.wheel: $(VENV)/.ready setup.py $(shell find src -name '*.py')
-	@echo 'compiling with mypyc (about a minute)'
-	@rm -rf build/wheel build/lib.* build/bdist.* build/temp.*
-	@BOOTBRIDGE_COMPILE=1 $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
+$(COMPILED)/.wheel: $(VENV)/.ready setup.py requirements/build.lock requirements/release.lock $(shell find src build_backend -name '*.py')
+	@$(BIN)/python -m release wheels
 	@mkdir -p $(COMPILED) && touch $@
+
+release: $(VENV)/.ready ## build all files of a release from HEAD into build/release (docs/release.md)
+	@$(BIN)/python -m release build $(INTERPRETERS:%=--python %)
+
+release-check: $(VENV)/.ready ## build the release twice, in two clones, and compare the bytes
+	@$(BIN)/python -m release check $(INTERPRETERS:%=--python %)
 
 $(COMPILED)/.ready: $(COMPILED)/.wheel requirements/dev.lock
 	@test -x $(COMPILED)/bin/pip || $(PYTHON) -m venv $(COMPILED)
 	@$(COMPILED)/bin/pip $(LOCKED) requirements/dev.lock
-	@$(COMPILED)/bin/pip $(OWN) --force-reinstall build/wheel/*.whl
+	@$(COMPILED)/bin/pip $(OWN) --force-reinstall --no-index --find-links build/wheel bootbridge
 	@touch $@
 
-compiled: $(COMPILED)/.ready ## install that wheel into build/compiled
+compiled: $(COMPILED)/.ready ## install the compiled wheel into build/compiled
 
 compiled-test: $(COMPILED)/.ready peers ## run the tests of the compiled packages, of an image, and the interop tests on the compiled code
 	$(COMPILED)/bin/pytest $(PARALLEL) tests/wire tests/tunnel tests/runtime tests/image/test_tunnel_image.py -m 'not interop and not kubernetes'

@@ -1,13 +1,16 @@
-"""Builds the package; with BOOTBRIDGE_COMPILE=1 (make wheel) mypyc compiles the data path.
+"""Declares what pyproject.toml cannot: the compiled modules, and the record of a wheel without them.
 
-The same source also runs interpreted. Only packages and modules that handle every connection or every
-byte are compiled.
+build_backend decides whether to compile. The same source also runs interpreted. Only packages and modules
+that handle every connection or every byte are compiled.
 """
 
-import os
 from glob import glob
+from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
+
+import build_backend
 
 # The rest of runtime handles start-up, certificates, logs and admin HTTP.
 RUNTIME = [
@@ -36,8 +39,8 @@ COMPILED = [
 ]
 
 
-def compiled() -> list:
-    if os.environ.get("BOOTBRIDGE_COMPILE") != "1":
+def extensions() -> list[Extension]:
+    if not build_backend.current.compiled:
         return []
     from mypyc.build import mypycify
 
@@ -45,9 +48,23 @@ def compiled() -> list:
         sorted(COMPILED),
         opt_level="2",
         debug_level="0",
-        target_dir="build/mypyc",
+        target_dir=f"{build_backend.current.directory}/mypyc",
         group_name="bootbridge",  # names the library that all compiled modules share
     )
 
 
-setup(ext_modules=compiled())
+class BuildPy(build_py):
+    """Also records why a wheel is not compiled; bootbridge/installation.py reads it."""
+
+    def run(self) -> None:
+        super().run()
+        if build_backend.current.plain_reason:
+            record = Path(self.build_lib, "bootbridge", "not-compiled.txt")
+            record.write_text(build_backend.current.plain_reason + "\n")
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_py": BuildPy},
+    options={"build": {"build_base": build_backend.current.directory}},
+)

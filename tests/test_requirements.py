@@ -15,13 +15,18 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import build_backend
+
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCUMENT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = DOCUMENT["project"]
 EXTRAS = {
     "runtime.lock": (),
     "dev.lock": ("dev", "interop"),
     "fuzz.lock": ("fuzz",),
 }
+# Locked from an .in file of the same name.
+INPUTS = ("build.lock", "release.lock")
 LOCKS = sorted(path.name for path in (ROOT / "requirements").glob("*.lock"))
 ENTRY = re.compile(r"(?m)^(\S[^\n\\]*?) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")
 
@@ -34,6 +39,12 @@ def locked(name: str) -> dict[str, Requirement]:
     return {
         canonicalize_name(each.name): each for each in (Requirement(line) for line, _ in ENTRY.findall(text))
     }
+
+
+def listed(lock: str) -> list[str]:
+    """Returns the requirements in the .in file of a lock."""
+    lines = (ROOT / "requirements" / lock).with_suffix(".in").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def version_of(requirement: Requirement) -> str:
@@ -53,7 +64,18 @@ def unsatisfied(wanted: list[str], found: dict[str, Requirement]) -> list[str]:
 
 
 def test_every_lock_file_is_checked_here() -> None:
-    assert sorted([*EXTRAS, "azure-cli.lock", "clouds.lock", "tools.lock"]) == LOCKS
+    assert sorted([*EXTRAS, *INPUTS, "azure-cli.lock", "clouds.lock", "tools.lock"]) == LOCKS
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_lock_file_satisfies_its_input(name: str) -> None:
+    assert unsatisfied(listed(name), locked(name)) == []
+
+
+def test_wheels_are_built_with_what_pip_would_use() -> None:
+    """pip gets the requirements from pyproject.toml and build_backend, `make wheel` from the lock."""
+    wanted = [*DOCUMENT["build-system"]["requires"], *build_backend.COMPILE_REQUIREMENTS]
+    assert sorted(listed("build.lock")) == sorted(wanted)
 
 
 def test_azure_cli_fits_its_core() -> None:
@@ -86,7 +108,7 @@ def test_a_lock_file_names_no_registry(name: str) -> None:
 
 def test_one_version_of_a_package_is_locked_everywhere() -> None:
     found: dict[str, set[str]] = {}
-    for name in EXTRAS:
+    for name in (*EXTRAS, *INPUTS):
         for package, requirement in locked(name).items():
             found.setdefault(package, set()).add(version_of(requirement))
     assert {package: versions for package, versions in found.items() if len(versions) > 1} == {}

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import pty
 import re
+import ssl
 import subprocess
 import sys
 import termios
@@ -15,7 +17,7 @@ import types
 
 import pytest
 
-from bootbridge import __version__
+from bootbridge import __version__, installation
 from bootbridge.cli import agent, agent_flags, help_page, main, server, server_flags
 from bootbridge.cli.command import Command, CommandGroup, ExitCode, LazyCommand, run_guarded
 from bootbridge.errors import OperatorError
@@ -242,7 +244,7 @@ def test_insecure_options_are_logged(recorder, file, capsys):
 def test_version(capsys, program, command, _flags):
     """On stdout, exit code 0."""
     assert command(["--version"]) == 0
-    assert capsys.readouterr().out == f"{program} (bootbridge) {__version__}\n"
+    assert capsys.readouterr().out == installation.text(f"{program} (bootbridge)")
 
 
 @pytest.mark.parametrize(("program", "command", "flags"), COMMANDS)
@@ -395,7 +397,9 @@ def test_the_version_as_json(capsys):
     assert main.main(["version", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["version"] == __version__
-    assert set(document) == {"version", "compiled", "python"}
+    assert document["python"] == platform.python_version()
+    assert document["openssl"] in ssl.OPENSSL_VERSION
+    assert document["compiled"] is (document["reason"] == "")
 
 
 def group() -> CommandGroup:
@@ -449,7 +453,26 @@ def test_bootbridge_without_a_command_lists_all_commands(capsys, argv):
 @pytest.mark.parametrize("word", ["version", "--version"])
 def test_bootbridge_version(capsys, word):
     assert main.main([word]) == 0
-    assert capsys.readouterr().out == f"bootbridge {__version__}\n"
+    shown = capsys.readouterr().out
+    assert shown == installation.text("bootbridge")
+    number = re.escape(__version__)
+    assert re.match(rf"bootbridge {number}, (compiled,|plain) Python 3\.\S+, OpenSSL \d\.\S+\n", shown)
+
+
+def test_the_version_shows_why_an_installation_is_not_compiled(monkeypatch, tmp_path):
+    """The build records it in a file beside the package."""
+    monkeypatch.setattr(installation, "COMPILED", False)
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "installation.py"))
+    assert installation.text("bootbridge").endswith("\nnot compiled: runs from the source tree\n")
+    (tmp_path / "not-compiled.txt").write_text("no C compiler (install gcc)\n")
+    assert installation.text("bootbridge").endswith("\nnot compiled: no C compiler (install gcc)\n")
+    assert installation.description()["reason"] == "no C compiler (install gcc)"
+
+
+def test_the_version_of_a_compiled_installation_is_one_line(monkeypatch):
+    monkeypatch.setattr(installation, "COMPILED", True)
+    assert installation.text("bootbridge").count("\n") == 1
+    assert ", compiled, " in installation.text("bootbridge")
 
 
 @pytest.mark.parametrize("module", ["server", "agent", "main"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bootbridge import __version__, installation
 from bootbridge.image import recipes
 from bootbridge.image.oci import OciImage
 from bootbridge.trust.authority import Authority
@@ -80,13 +81,19 @@ def test_the_image_has_no_shell(root: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["proxy-server", "proxy-agent"])
-def test_the_programs_have_the_paths_of_konnectivitys_images(
-    root: Path, image: OciImage, program: str
+@pytest.mark.parametrize("folder", ["/", "/usr/bin/"], ids=["Konnectivity", "OpenShift"])
+def test_the_programs_have_the_paths_of_other_images(
+    root: Path, image: OciImage, program: str, folder: str
 ) -> None:
+    """A manifest that was made for Konnectivity's or OpenShift's image works with ours."""
     done = subprocess.run(
-        command(root, image, f"/usr/bin/{program}", "--version"), capture_output=True, text=True
+        command(root, image, f"{folder}{program}", "--version"), capture_output=True, text=True
     )
-    assert done.stdout.startswith(program)
+    kind = "compiled, Python" if installation.COMPILED else "plain Python"
+    assert done.stdout.startswith(f"{program} (bootbridge) {__version__}, {kind} ")
+    assert (
+        "\nnot compiled: the image was built with plain modules: " in done.stdout
+    ) is not installation.COMPILED
 
 
 def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image: OciImage) -> None:

@@ -1,4 +1,4 @@
-"""``bootbridge image build``: our server and agent as an OCI archive, made without a registry or a daemon."""
+"""``bootbridge image build``: our programs as an OCI archive, made without a registry or a daemon."""
 
 from __future__ import annotations
 
@@ -6,62 +6,104 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bootbridge import __version__
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
-from bootbridge.cli.output import print_output, result_terminal
+from bootbridge.cli.output import print_output, print_warnings, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.progress import Progress
 from bootbridge.common.terminal.figures import duration, size
 from bootbridge.common.terminal.terminal import Mark
-from bootbridge.image import oci, recipes
+from bootbridge.errors import OperatorError
+from bootbridge.image import bill_of_materials, compiled_package, oci, recipes
+from bootbridge.image.oci import OciImage
 
 _DESCRIPTION = """\
-Build the image of proxy-server and proxy-agent from this machine's Python: the interpreter,
-what the two programs import, and no shell. The same sources give the same digest."""
+Build a container image from this machine's Python: the interpreter, what the programs import,
+and no shell. The same sources give the same digest."""
+_BUILD_DESCRIPTION = f"""\
+{_DESCRIPTION}
+
+  tunnel  proxy-server and proxy-agent, at the paths of Konnectivity's and OpenShift's images
+  node    the join service, and its tpm-helper: the image that cluster.yaml names as joinServiceImage
+
+The modules in the image are compiled. An installation by pip is compiled if a C compiler was there;
+a source tree is compiled now, in one to three minutes. Otherwise a warning says why the modules are
+plain Python: they do the same, with fewer connections and requests per second."""
 EXAMPLES = """\
 {program} build --output bootbridge.tar
+{program} build node --name registry.example/bootbridge-node:{version}
+{program} build --sbom bootbridge.cdx.json
 podman load -i bootbridge.tar && podman push localhost/bootbridge:{version} registry.example/bootbridge
 ctr --namespace k8s.io images import bootbridge.tar
 """
+_RECIPES: dict[str, tuple[str, Callable[[Path], OciImage]]] = {
+    "tunnel": ("bootbridge", recipes.tunnel),
+    "node": ("bootbridge-node", recipes.node),
+}
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "image",
+        metavar="IMAGE",
+        nargs="?",
+        choices=list(_RECIPES),
+        default="tunnel",
+        help="tunnel (default) or node",
+    )
+    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        default="bootbridge.tar",
-        help="the archive (default bootbridge.tar)",
+        help="the archive (default bootbridge.tar or bootbridge-node.tar)",
     )
-    name = f"localhost/bootbridge:{__version__}"
     parser.add_argument(
-        "--name", metavar="REF", default=name, help=f"the image's name and tag (default {name})"
+        "--name",
+        metavar="REF",
+        help=f"the image's name and tag (default localhost/bootbridge:{__version__}, or bootbridge-node)",
+    )
+    parser.add_argument("--plain", action="store_true", help="do not compile; for example to read tracebacks")
+    parser.add_argument(
+        "--sbom", metavar="FILE", help="also write what the image contains, as CycloneDX JSON"
     )
     add_json_flag(parser)
 
 
 def _build(flags: argparse.Namespace) -> int:
+    stem, recipe = _RECIPES[flags.image]
+    output = flags.output or f"{stem}.tar"
+    name = flags.name or f"localhost/{stem}:{__version__}"
+    for file in filter(None, (output, flags.sbom)):
+        if not Path(file).parent.is_dir():  # before minutes of work
+            raise OperatorError("directory not found", subject=file, hint="create it, or correct the path")
     progress = Progress(sys.stderr)
-    progress.begin("packing the Python of this machine")
-    image = recipes.tunnel()
-    write_file(Path(flags.output), Asset(oci.archive({flags.name: image})))
+    image, plain_reason = _image(recipe, progress, plain=flags.plain)
+    write_file(Path(output), Asset(oci.archive({name: image})))
+    if flags.sbom:
+        text = json.dumps(bill_of_materials.image_document(image, name), indent=2)
+        write_file(Path(flags.sbom), Asset(f"{text}\n".encode()))
     progress.cancel()
+    if plain_reason and not flags.plain:
+        print_warnings(flags.program, f"the modules in the image are not compiled: {plain_reason}")
     document = {
-        "file": flags.output,
-        "name": flags.name,
+        "file": output,
+        "name": name,
         "digest": image.digest,
         "compressedBytes": image.size,
+        "compiled": not plain_reason,
     }
     if flags.json:
         print_output(json.dumps(document, indent=2) + "\n")
     else:
-        file = shlex.quote(flags.output)
+        file = shlex.quote(output)
+        kind = "plain" if plain_reason else "compiled"
         result_terminal().summary(
             Mark.GOOD,
-            f"{flags.output}: {flags.name}, {size(image.size)} compressed ({duration(progress.seconds)})",
+            f"{output}: {name}, {kind}, {size(image.size)} compressed ({duration(progress.seconds)})",
             details=[image.digest],
             apart=False,
             next_steps=[
@@ -72,10 +114,19 @@ def _build(flags: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def _image(recipe: Callable[[Path], OciImage], progress: Progress, *, plain: bool) -> tuple[OciImage, str]:
+    """Returns the image, and why its modules are not compiled (empty if they are)."""
+    if not plain and compiled_package.can_compile():
+        progress.begin("compiling the modules of this source tree (--plain skips it)")
+    with compiled_package.plain() if plain else compiled_package.compiled() as package:
+        progress.begin("packing the Python of this machine")
+        return recipe(package.directory), package.plain_reason
+
+
 _EXAMPLES = EXAMPLES.replace("{version}", __version__)
 _BUILD = Command(
     _build,
-    _DESCRIPTION,
+    _BUILD_DESCRIPTION,
     _EXAMPLES.replace(" build", ""),
     _add_flags,
     summary="write the image as an OCI archive",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from bootbridge import __version__, bounds
 from bootbridge.cli.command import Command, CommandGroup, LazyCommand
 from bootbridge.cli.output import print_output
 
@@ -23,13 +22,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _version(flags: argparse.Namespace) -> int:
-    compiled = (bounds.__file__ or "").endswith(".so")  # see setup.py
+    from bootbridge import installation
+
     if flags.json:
         import json
 
-        document = {"version": __version__, "compiled": compiled, "python": sys.version.split()[0]}
-        return print_output(json.dumps(document, indent=2) + "\n")
-    return print_output(f"bootbridge {__version__}{', compiled' if compiled else ''}\n")
+        return print_output(json.dumps(installation.description(), indent=2) + "\n")
+    return print_output(_wrapped(installation.text("bootbridge")))
+
+
+def _wrapped(text: str) -> str:
+    """Wraps lines to the terminal, without rich, which the image of the join service does not have."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return text
+    import os
+    import textwrap
+
+    columns = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    return "".join(f"{textwrap.fill(line, columns, subsequent_indent='  ')}\n" for line in text.splitlines())
 
 
 def _version_flags(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +118,7 @@ calls to webhooks and aggregated APIs go through them.""",
                 _version,
                 flags=_version_flags,
                 examples="{program}\n{program} --json",
-                summary="show the version",
+                summary="show the version, whether it is compiled, and the releases of Python and OpenSSL",
             ),
             "help": Command(
                 _help,

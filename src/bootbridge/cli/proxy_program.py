@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from bootbridge import __version__
 from bootbridge.cli.output import print_error, print_output
 from bootbridge.errors import OperatorError
 
@@ -62,7 +61,9 @@ class ProxyProgram:
 
     def _answer(self, requested_page: str, program: str) -> int:
         if requested_page == "version":
-            return print_output(f"{program} (bootbridge) {__version__}\n")
+            from bootbridge import installation
+
+            return print_output(installation.text(f"{program} (bootbridge)"))
         from bootbridge.cli import help_page
 
         columns = help_page.width()

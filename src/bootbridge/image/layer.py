@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,10 +56,11 @@ class Blob:
 
 @dataclass(frozen=True)
 class ImageLayer:
-    """The compressed blob, and the digest of its uncompressed content."""
+    """The compressed blob, the digest of its uncompressed content, and where copied files came from."""
 
     blob: Blob
     diff_id: str
+    sources: Mapping[str, Path] = field(default_factory=dict, repr=False)
 
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -68,13 +69,15 @@ LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 def layer(entries: Iterable[Entry]) -> ImageLayer:
     """Packs entries in sorted order, with their parent directories; a later entry replaces an earlier one."""
     archive = io.BytesIO()
+    packed = _with_parents(entries)
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for entry in _with_parents(entries):
+        for entry in packed:
             _add(tar, entry)
     plain = archive.getvalue()
     return ImageLayer(
         Blob(gzip.compress(plain, compresslevel=6, mtime=0), LAYER_TYPE),
         "sha256:" + hashlib.sha256(plain).hexdigest(),
+        {entry.path: entry.source for entry in packed if entry.source is not None},
     )
 
 

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from bootbridge import installation
 from bootbridge.errors import OperatorError
 from bootbridge.image import shared_libraries
 from bootbridge.image.layer import Entry, copied, directory, file
@@ -68,6 +69,7 @@ _MODULES_LEFT_OUT = (
     "_crypt",
 )
 _CODE = (".py", ".so")
+OWN_PACKAGE = Path(__file__).parents[1]
 # Files of our own packages that programs read: those of the status page.
 OWN_SUFFIXES = (*_CODE, ".css", ".js", ".svg")
 _USUAL_ROOTS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
@@ -118,20 +120,33 @@ def package_entries(names: Collection[str]) -> list[Entry]:
     ]
 
 
-def own_entries(modules: Collection[str], commands: Mapping[str, str]) -> list[Entry]:
-    """Returns entries for these modules of bootbridge (packages or files), and for `commands` in /usr/bin."""
-    root = Path(__file__).parents[1]
+def own_entries(
+    modules: Collection[str], commands: Mapping[str, str], root: Path = OWN_PACKAGE
+) -> list[Entry]:
+    """Returns entries for these modules of bootbridge (packages or files), and for `commands` in /usr/bin.
+
+    `root` is the package to copy them from.
+    """
     sources = {
         f"{SITE}/bootbridge/{path}": root / path
         for path in (found.relative_to(root).as_posix() for found in _files(root, OWN_SUFFIXES))
         if path in modules or path.partition("/")[0] in modules or _source_of(path) in modules
     }
-    # In a compiled installation (make wheel) all compiled modules share one library beside the package.
+    # In a compiled installation all compiled modules share one library beside the package.
     sources |= {f"{SITE}/{path.name}": path for path in root.parent.glob("bootbridge__mypyc.*.so")}
     return [
         *_copied_and_compiled(sources),
+        *_record_of_plain(root),
         *(file(f"/usr/bin/{name}", _command(module), 0o755) for name, module in commands.items()),
     ]
+
+
+def _record_of_plain(root: Path) -> list[Entry]:
+    """Returns the file from which the programs know why they are not compiled: installation.plain_reason."""
+    if any(root.glob("bounds.*.so")):
+        return []
+    reason = f"the image was built with plain modules: {installation.plain_reason() or 'as requested'}\n"
+    return [file(f"{SITE}/bootbridge/{installation.PLAIN_RECORD}", reason.encode())]
 
 
 def _source_of(path: str) -> str:

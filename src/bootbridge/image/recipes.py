@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bootbridge import __version__
 from bootbridge.image import python_runtime
-from bootbridge.image.layer import ImageLayer, copied, directory, layer
+from bootbridge.image.layer import Entry, ImageLayer, copied, directory, layer, link
 from bootbridge.image.oci import OciImage
 
 UNPRIVILEGED_USER = "65532:65532"
@@ -18,6 +18,7 @@ TUNNEL_MODULES = frozenset(
         "__init__.py",
         "bounds.py",
         "errors.py",
+        "installation.py",
         "metrics.py",
         "options.py",
         "common",
@@ -44,6 +45,7 @@ NODE_DEPENDENCIES = (
     "typing_extensions",
 )
 COMMANDS = {"proxy-agent": "bootbridge.cli.agent", "proxy-server": "bootbridge.cli.server"}
+_LINKS = tuple(link(f"/{name}", f"usr/bin/{name}") for name in COMMANDS)
 NODE_COMMANDS = {"bootbridge": "bootbridge.cli.main"}
 _LABELS = {
     "org.opencontainers.image.title": "bootbridge",
@@ -52,26 +54,36 @@ _LABELS = {
 }
 
 
-def tunnel() -> OciImage:
-    """Returns the image of proxy-server and proxy-agent, at the paths that Konnectivity's images use."""
-    return python(TUNNEL_MODULES, COMMANDS)
+def tunnel(package: Path = python_runtime.OWN_PACKAGE) -> OciImage:
+    """Returns the image of proxy-server and proxy-agent, whose modules are copied from `package`.
+
+    Both are in /usr/bin, as in OpenShift's image, and in /, as in Konnectivity's: manifests work with either.
+    """
+    return python(TUNNEL_MODULES, COMMANDS, package=package, more=_LINKS)
 
 
-def node() -> OciImage:
-    """Returns the image of `bootbridge join-service`; it runs as an unprivileged user by default."""
-    return python(NODE_MODULES, NODE_COMMANDS, NODE_DEPENDENCIES)
+def node(package: Path = python_runtime.OWN_PACKAGE) -> OciImage:
+    """Returns the image of `bootbridge join-service` and `bootbridge tpm-helper`."""
+    return python(NODE_MODULES, NODE_COMMANDS, NODE_DEPENDENCIES, package=package)
 
 
 def python(
-    modules: Collection[str], commands: Mapping[str, str], dependencies: Collection[str] = ()
+    modules: Collection[str],
+    commands: Mapping[str, str],
+    dependencies: Collection[str] = (),
+    *,
+    package: Path = python_runtime.OWN_PACKAGE,
+    more: Collection[Entry] = (),
 ) -> OciImage:
     """Returns an image with these modules of bootbridge; the first of `commands` is the entrypoint.
 
-    `commands` maps a name in /usr/bin to the module whose `main` it calls.
+    `commands` maps a name in /usr/bin to the module whose `main` it calls. The container runs as an
+    unprivileged user by default.
     """
-    more = (layer(python_runtime.package_entries(dependencies)),) if dependencies else ()
+    packages = (layer(python_runtime.package_entries(dependencies)),) if dependencies else ()
+    own = layer([*python_runtime.own_entries(modules, commands, package), *more])
     return OciImage(
-        layers=(_runtime(), *more, layer(python_runtime.own_entries(modules, commands))),
+        layers=(_runtime(), *packages, own),
         entrypoint=(f"/usr/bin/{next(iter(commands))}",),
         environment={
             "PATH": "/usr/bin",

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import Callable
 from functools import lru_cache
+from ipaddress import IPv4Address
 from typing import Final, cast
 
 from bootbridge.metrics import Counter, Family
@@ -277,7 +278,7 @@ def _literal(endpoint: TcpEndpoint) -> Address | None:
     ip = parse_ip(endpoint.host)
     if ip is None:
         return None
-    if ip.version == 4:
+    if isinstance(ip, IPv4Address):
         return _FAMILIES[4], (str(ip), endpoint.port)
     return None if ip.scope_id else (_FAMILIES[6], (str(ip), endpoint.port, 0, 0))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 from urllib.parse import unquote_plus
 
-from bootbridge import __version__, metrics
+from bootbridge import __version__, installation
 from bootbridge.metrics import Counter, Family
 from bootbridge.runtime.sliced_work import Steps, chunks
 
@@ -86,7 +86,7 @@ def process_status(program: str, *, uptime_seconds: float) -> Document:
     return {
         "program": program,
         "version": __version__,
-        "compiled": not (metrics.__file__ or "").endswith(".py"),
+        "compiled": installation.COMPILED,
         "time": timestamp(time.time()),
         "uptime_seconds": round(uptime_seconds, 3),
     }
