@@ -78,11 +78,14 @@ def test_an_agent_does_not_trust_a_server_of_another_authority(programs: Program
 
 
 def test_an_agent_checks_the_name_of_its_server(programs: Programs) -> None:
-    """A certificate of the right authority for another host is rejected."""
+    """A certificate for another host is rejected; both logs say why, the agent's with its names."""
     programs.certificates.agents.issue_server(["elsewhere.example"]).write(programs.folder, "server")
     server = programs.server()
     agent = programs.agent(server)
     agent.wait_for_log("server not reached")
+    assert "not valid for 127.0.0.1, only for elsewhere.example (dial one of its names" in agent.log
+    server.wait_for_log("agent refused")
+    assert "the peer rejected our certificate: bad certificate" in server.log
     assert server.metric("ready_backend_connections") == 0
 
 

@@ -113,6 +113,7 @@ class CommandGroup:
     sections: Mapping[str, Mapping[str, Command | LazyCommand]]
     examples: str
     flags: AddFlags | None = None
+    default: str = ""  # the command that runs if none is named
 
     def commands(self) -> dict[str, Command | LazyCommand]:
         return {name: command for section in self.sections.values() for name, command in section.items()}
@@ -124,6 +125,8 @@ class CommandGroup:
 
     def _run(self, words: list[str], program: str) -> int:
         leading, name, rest = self._split(words, program)
+        if not name and not {"-h", "--help"} & set(leading):
+            name = self.default
         command = self.commands().get(name)
         if command is None:
             self.parser(program).parse_args(leading)  # answers --help, refuses unknown flags

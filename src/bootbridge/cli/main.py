@@ -71,6 +71,7 @@ calls to webhooks and aggregated APIs go through them.""",
                 "server", "run the proxy-server; the kube-apiserver and the agents connect to it"
             ),
             "agent": _in_module("agent", "run the proxy-agent; it dials the servers and connects to pods"),
+            "certs": _in_module("certs", "create, show and renew certificates for a tunnel of your own"),
             "top": _in_module("top", "show a running server or agent live: agents, connections, dials"),
             "demo": _in_module(
                 "demo", "show the tunnel on this machine, from certificates to a webhook call"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from bootbridge.proxy_agent.connect_failures import ConnectFailures
 from bootbridge.proxy_agent.options import AgentOptions
 from bootbridge.proxy_agent.server_connection import NotConnected, ServerConnection
 from bootbridge.runtime.lookup import look_up
@@ -59,7 +59,7 @@ class ServerSync:
         self._next_round_at: float | None = None  # None: one is running
         # Includes connections to servers that are shutting down: their tunnelled connections continue.
         self._connections: set[ServerConnection] = set()
-        self._last_errors: dict[str, str] = {}
+        self._failures = ConnectFailures(core.event_log, pump.timers.now)
         self.servers: ServerSet[ServerConnection] = ServerSet(
             random.Random(),
             sync_interval=options.sync_interval,
@@ -96,7 +96,7 @@ class ServerSync:
     async def _round(self) -> SyncOutcome:
         targets = {target.key: target for target in await self._targets()}
         self._targets_found = targets
-        self._drop_other_errors(self._hosts, targets)
+        self._failures.forget_others([*self._hosts, *targets])
         wanted = self.servers.attempts(list(targets), self._in_flight)
         if not wanted:
             return SyncOutcome.IDLE if targets else SyncOutcome.FAILED
@@ -128,12 +128,12 @@ class ServerSync:
             async with asyncio.timeout(LOOKUP_SECONDS_MAX):
                 entries = await look_up(host, port)
         except TimeoutError:
-            self._warn_once(host, f"lookup of {host} timed out")
+            self._failures.failed(host, f"lookup of {host} timed out")
             return []
         except (OSError, UnicodeError) as error:
-            self._warn_once(host, f"lookup of {host} failed: {getattr(error, 'strerror', '') or error}")
+            self._failures.failed(host, f"lookup of {host} failed: {getattr(error, 'strerror', '') or error}")
             return []
-        self._last_errors.pop(host, None)
+        self._failures.succeeded(host)
         return [Target(host, str(address)) for address in dict.fromkeys(entry[4][0] for entry in entries)]
 
     async def _attempt(self, target: Target) -> SyncOutcome:
@@ -145,11 +145,11 @@ class ServerSync:
                 target.host, target.address, self._options.proxy_server_port, self._tls, token
             )
         except NotConnected as error:
-            self._warn_once(target.key, str(error))
+            self._failures.failed(target.key, str(error))
             return SyncOutcome.FAILED
         finally:
             self._in_flight.discard(target.key)
-        self._last_errors.pop(target.key, None)
+        self._failures.succeeded(target.key)
         admission = self.servers.on_connected(
             server.server_id, connection, server_count=server.server_count, address=target.key
         )
@@ -193,17 +193,6 @@ class ServerSync:
             self._core.event_log.info("server is shutting down", servers=len(self.servers))
             self._wake.set()
 
-    def _warn_once(self, key: str, reason: str) -> None:
-        """Logs each reason once, not at every attempt."""
-        if self._last_errors.get(key) != reason:
-            self._last_errors[key] = reason
-            self._core.event_log.warning("server not reached", target=key, reason=reason)
-
-    def _drop_other_errors(self, *known: Iterable[str]) -> None:
-        """The addresses of a name change."""
-        keys = {key for names in known for key in names}
-        self._last_errors = {key: text for key, text in self._last_errors.items() if key in keys}
-
     def states(self) -> list[ServerState]:
         """Returns every connection, then every address that none of them covers."""
         found = [
@@ -226,7 +215,7 @@ class ServerSync:
         return ServerState(
             self._shown(address),
             "connecting" if connecting else "waiting",
-            last_error=self._last_errors.get(key, ""),
+            last_error=self._failures.last(key),
             next_attempt_seconds=None if due is None else round(max(0.0, due - self._pump.loop.time()), 3),
         )
 

@@ -18,6 +18,7 @@ from bootbridge.ports.close_states import Event, State
 from bootbridge.runtime.byte_stream import CLOSED, NO_HANDLER, PlainStream, reason_of
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import READABLE, WRITABLE
+from bootbridge.runtime.tls_failure import tls_failure
 from bootbridge.wire.packets import Buffer
 
 HANDSHAKE_SECONDS_MAX: Final = 20.0
@@ -108,7 +109,7 @@ class TlsStream(PlainStream):
             return
         except ssl.SSLError as error:
             self._touch()
-            self._refuse(_reason(error))
+            self._refuse(tls_failure(error, self._tls))
             return
         self._stop_timer()
         self._touch()
@@ -199,7 +200,7 @@ class TlsStream(PlainStream):
             except ssl.SSLError as error:
                 ended = True
                 if not isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
-                    self._broke(error)
+                    self._lose(self._write_error or tls_failure(error))
             if not received:
                 break
         if size:
@@ -331,9 +332,3 @@ def _records(parts: list[Buffer]) -> list[Buffer]:
     if small:
         joined.append(small[0] if len(small) == 1 else b"".join(small))
     return joined
-
-
-def _reason(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: {error.verify_message}"
-    return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"

@@ -1,7 +1,7 @@
-"""A short-lived certificate authority for a bootstrap, a demo or a test.
+"""A certificate authority: for a bootstrap, a demo or a test, or kept in files (`certificate_directory`).
 
 `Authority.create("agents")` creates a self-signed root; `issue_server` and `issue_client` sign leaf
-certificates with it. Everything is PEM in memory until `write` is called.
+certificates with it, `reissue` renews them. Everything is PEM in memory until `write` is called.
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_ExtensionT = TypeVar("_ExtensionT", bound=x509.ExtensionType)
 KeyKind = Literal["ecdsa-p256", "rsa-2048"]
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 # Certificates are valid from 5 minutes ago, as clocks of machines differ.
 BACKDATED = timedelta(minutes=5)
+# A certificate is renewed when less than 1/4 of its validity is left.
+RENEWAL_FRACTION = 4
 
 
 @dataclass(frozen=True)
@@ -48,46 +53,58 @@ class Certificate:
 class Authority:
     """A root certificate with its key, able to issue leaf certificates."""
 
-    def __init__(self, certificate: x509.Certificate, key: PrivateKey, key_kind: KeyKind) -> None:
-        self._certificate = certificate
+    def __init__(self, certificate: x509.Certificate, key: PrivateKey) -> None:
+        self.certificate = certificate
         self._key = key
-        self._key_kind = key_kind
 
     def __repr__(self) -> str:
-        return f"<Authority {self._certificate.subject.rfc4514_string()}>"
+        return f"<Authority {self.certificate.subject.rfc4514_string()}>"
 
     @classmethod
     def create(
-        cls, name: str, *, key: KeyKind = "ecdsa-p256", validity: timedelta = timedelta(days=1)
+        cls, name: str, *, key: KeyKind | PrivateKey = "ecdsa-p256", validity: timedelta = timedelta(days=1)
     ) -> Authority:
-        private = _new_key(key)
-        subject = _subject(name)
+        """`key`: the type of a new key, which those of issued certificates have too, or an existing one."""
+        private = _new_key(key) if isinstance(key, str) else key
+        return cls._self_signed(_subject(name), private, validity)
+
+    def renewed(self, validity: timedelta) -> Authority:
+        """Returns it with a new certificate for the same name and key, which verifies the issued ones too."""
+        return self._self_signed(self.certificate.subject, self._key, validity)
+
+    @classmethod
+    def _self_signed(cls, subject: x509.Name, key: PrivateKey, validity: timedelta) -> Authority:
         certificate = (
-            _builder(subject, subject, private, validity)
+            _builder(subject, subject, key.public_key(), validity)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(key_cert_sign=True, crl_sign=True, digital_signature=True), critical=True)
-            .sign(private, hashes.SHA256())
+            .sign(key, hashes.SHA256())
         )
-        return cls(certificate, private, key)
+        return cls(certificate, key)
 
     @property
     def cert_pem(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key_pem(self) -> bytes:
         return _key_pem(self._key)
 
     def issue_server(
-        self, names_or_ips: Iterable[str], *, common_name: str = "", validity: timedelta | None = None
+        self,
+        names_or_ips: Iterable[str],
+        *,
+        common_name: str = "",
+        validity: timedelta | None = None,
+        key: PrivateKey | None = None,
     ) -> Certificate:
-        """Issues a certificate for a listener with these DNS names and IP addresses."""
+        """Issues a certificate for a listener with these names and addresses, for `key` or a new one."""
         names = list(names_or_ips)
         if not names:
             raise ValueError("a server certificate needs at least one DNS name or IP address")
         alternatives = x509.SubjectAlternativeName([_alternative_name(name) for name in names])
         subject = _subject(common_name or names[0])
-        return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, validity)
+        return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, validity, key)
 
     def issue_client(
         self,
@@ -96,6 +113,7 @@ class Authority:
         organisations: Iterable[str] = (),
         names: Iterable[str] = (),
         validity: timedelta | None = None,
+        key: PrivateKey | None = None,
     ) -> Certificate:
         """Issues a client certificate; Kubernetes reads organisations as groups.
 
@@ -104,7 +122,23 @@ class Authority:
         subject = _subject(common_name, organisations)
         found = [_alternative_name(name) for name in names]
         alternatives = x509.SubjectAlternativeName(found) if found else None
-        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, alternatives, validity)
+        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, alternatives, validity, key)
+
+    def reissue(
+        self, old: x509.Certificate, validity: timedelta, names_or_ips: Iterable[str] | None = None
+    ) -> bytes:
+        """Returns a certificate (PEM) with key, subject and purpose of `old`; its private key is not needed.
+
+        ``names_or_ips``: default those of `old`.
+        """
+        if names_or_ips is None:
+            alternatives = _extension(old, x509.SubjectAlternativeName)
+        else:
+            alternatives = x509.SubjectAlternativeName([_alternative_name(name) for name in names_or_ips])
+        purposes = _extension(old, x509.ExtendedKeyUsage)
+        assert purposes is not None
+        signed = self._sign(_public_key_of(old), old.subject, purposes, alternatives, validity)
+        return signed.public_bytes(serialization.Encoding.PEM)
 
     def write(self, directory: Path | str, name: str = "ca", *, with_key: bool = False) -> Path:
         """Writes `name.crt` to `directory`, and `name.key` only with `with_key`."""
@@ -120,26 +154,37 @@ class Authority:
         usage: x509.ObjectIdentifier,
         alternatives: x509.SubjectAlternativeName | None,
         validity: timedelta | None,
+        key: PrivateKey | None,
     ) -> Certificate:
-        key = _new_key(self._key_kind)
+        key = key or _new_key("rsa-2048" if isinstance(self._key, rsa.RSAPrivateKey) else "ecdsa-p256")
+        purposes = x509.ExtendedKeyUsage([usage])
+        signed = self._sign(key.public_key(), subject, purposes, alternatives, validity)
+        return Certificate(signed.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+    def _sign(
+        self,
+        key: PublicKey,
+        subject: x509.Name,
+        purposes: x509.ExtendedKeyUsage,
+        alternatives: x509.SubjectAlternativeName | None,
+        validity: timedelta | None,
+    ) -> x509.Certificate:
+        encipherment = isinstance(key, rsa.RSAPublicKey)
         builder = (
-            _builder(subject, self._certificate.subject, key, validity, self._certificate)
+            _builder(subject, self.certificate.subject, key, validity, self.certificate)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(
-                _usage(digital_signature=True, key_encipherment=self._key_kind == "rsa-2048"), critical=True
-            )
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(_usage(digital_signature=True, key_encipherment=encipherment), critical=True)
+            .add_extension(purposes, critical=False)
         )
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)
-        signed = builder.sign(self._key, hashes.SHA256())
-        return Certificate(signed.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: PrivateKey,
+    key: PublicKey,
     validity: timedelta | None,
     issued_by: x509.Certificate | None = None,
 ) -> x509.CertificateBuilder:
@@ -147,16 +192,19 @@ def _builder(
     now = datetime.now(UTC)
     ends = now + validity if validity is not None else datetime.max.replace(tzinfo=UTC)
     starts = min(now, ends) - BACKDATED
-    own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    own_id = x509.SubjectKeyIdentifier.from_public_key(key)
     issuer_id = own_id
     if issued_by is not None:
         ends = min(ends, issued_by.not_valid_after_utc)
-        issuer_id = issued_by.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        # A CA that the user brought may have no identifier.
+        issuer_id = _extension(issued_by, x509.SubjectKeyIdentifier) or (
+            x509.SubjectKeyIdentifier.from_public_key(issued_by.public_key())
+        )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(starts)
         .not_valid_after(ends)
@@ -165,6 +213,31 @@ def _builder(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False
         )
     )
+
+
+def load_private_key(pem: bytes) -> PrivateKey:
+    """Parses a key without a passphrase; raises ValueError."""
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(key, PrivateKey):
+        raise ValueError("not an ECDSA or RSA key")
+    return key
+
+
+def _public_key_of(certificate: x509.Certificate) -> PublicKey:
+    key = certificate.public_key()
+    if not isinstance(key, PublicKey):
+        raise ValueError("not an ECDSA or RSA key")
+    return key
+
+
+def _extension(certificate: x509.Certificate, kind: type[_ExtensionT]) -> _ExtensionT | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
 
 
 def _new_key(kind: KeyKind) -> PrivateKey:

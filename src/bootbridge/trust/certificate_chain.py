@@ -54,7 +54,7 @@ def parse_trust_anchors(pem: object, subject: str) -> tuple[x509.Certificate, ..
     except (ChainRefused, *CERTIFICATE_PARSE_ERRORS) as error:
         raise OperatorError(f"invalid PEM certificate: {error}", subject=subject, hint=hint) from error
     for each in found:
-        if not _is_authority(each):
+        if not is_authority(each):
             text = f"{_named(each)} is not a CA certificate"
             raise OperatorError(text, subject=subject, hint="use the issuer's certificate")
     return found
@@ -102,7 +102,7 @@ def _issued(issuer: x509.Certificate, certificate: x509.Certificate, below: int,
         certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, *CERTIFICATE_PARSE_ERRORS):
         return False
-    return _is_authority(issuer, below) and _within_validity(issuer, now)
+    return is_authority(issuer, below) and _within_validity(issuer, now)
 
 
 def _require_valid(certificate: x509.Certificate, now: datetime) -> None:
@@ -118,7 +118,8 @@ def _within_validity(certificate: x509.Certificate, now: datetime) -> bool:
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
-def _is_authority(certificate: x509.Certificate, below: int = 0) -> bool:
+def is_authority(certificate: x509.Certificate, below: int = 0) -> bool:
+    """Whether it may issue certificates, with `below` CAs between it and the leaf."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         if not constraints.ca or (constraints.path_length is not None and constraints.path_length < below):

@@ -19,11 +19,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from bootbridge.bootstrap.plan.plan import IPAddress, KeyKind, Plan
 from bootbridge.common.files import Asset, Tree
-from bootbridge.trust.authority import Authority, Certificate
+from bootbridge.trust.authority import RENEWAL_FRACTION, Authority, Certificate
 
 CERT_MODE, KEY_MODE = 0o644, 0o600
-# Renewed when less than 1/4 of the validity is left.
-RENEWAL_FRACTION = 4
 
 
 @dataclass(frozen=True)

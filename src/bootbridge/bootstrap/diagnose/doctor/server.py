@@ -20,6 +20,7 @@ from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.plan.plan import Flavour, Protocol
 from bootbridge.common import files
 from bootbridge.errors import OperatorError
+from bootbridge.trust.authority import RENEWAL_FRACTION
 
 RENEW = {
     Flavour.KUBEADM: "run `bootbridge up` again: it replaces all certificates and manifests",
@@ -67,7 +68,7 @@ def certificate_expiry(context: DiagnosisContext) -> CheckResult:
     if context.now < max(each.not_valid_before_utc for each in held):
         return failed("the certificates are not valid yet: this node's clock is slow", "set the clock")
     left = ends - context.now
-    if left < context.plan.validity / certificates.RENEWAL_FRACTION:
+    if left < context.plan.validity / RENEWAL_FRACTION:
         return warned(f"the certificates expire soon, at {_time(ends)}", fix)
     return passed(f"until {_time(ends)}")
 

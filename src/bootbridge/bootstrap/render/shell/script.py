@@ -19,13 +19,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from bootbridge.bootstrap.install.receipt import Receipt
-from bootbridge.bootstrap.machine import address, certificates, network
+from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
 from bootbridge.bootstrap.plan import payload_programs
 from bootbridge.bootstrap.plan.plan import PAYLOAD_IMAGE_NAME, BootkubeStage, Flavour, Plan
 from bootbridge.bootstrap.render import egress_selector, program_flags
 from bootbridge.common.files import Asset, Tree
 from bootbridge.common.yaml_text import to_yaml
+from bootbridge.trust.authority import RENEWAL_FRACTION
 
 SECTIONS = (
     *("common", "programs", "address", "certificates", "setup", "manifests", "apply"),
@@ -162,7 +163,7 @@ def _settings(plan: Plan) -> dict[str, str]:
         "NODE_IP_HINT": address.NODE_IP_HINT,
         "KEY_KIND": plan.key_kind,
         "VALIDITY_SECONDS": str(int(plan.validity.total_seconds())),
-        "RENEWAL_FRACTION": str(certificates.RENEWAL_FRACTION),
+        "RENEWAL_FRACTION": str(RENEWAL_FRACTION),
         "CA_NAME": plan.ca_common_name,
         "SERVER_NAME": plan.server_common_name,
         "AGENT_NAME": plan.agent_common_name,
