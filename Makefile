@@ -20,10 +20,10 @@ UPGRADE ?=
 # The interpreters that make release builds compiled wheels for; empty: each supported one of PATH and pyenv.
 INTERPRETERS ?=
 # Tests that need programs of others have targets of their own.
-WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser
+WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser and not helm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow browser peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-check compiled compiled-test pictures sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-check compiled compiled-test pictures sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -72,13 +72,18 @@ browser: $(VENV)/.ready ## test the status page in a headless Chromium (Debian p
 		echo 'NOT RUN: browser (see above)' && exit 0; exit $$rc; }
 	$(PYTEST) -m browser tests/browser
 
-peers: ## build the Go programs to test against (Konnectivity, h2spec, load generator) into build/peers
+peers: ## build the Go programs to test against (Konnectivity, h2spec, helm, load generator) into build/peers
 	@$(PYTHON) peers/build
 
 interop: $(VENV)/.ready ## test our programs with Konnectivity's Go programs, in both directions
 	@$(PYTHON) peers/build || { rc=$$?; [ $$rc = 3 ] && [ "$$CI" != true ] && \
 		echo 'NOT RUN: interop (see above)' && exit 0; exit $$rc; }
 	$(PYTEST) -m interop
+
+helm-test: $(VENV)/.ready ## test the chart with a real helm
+	@$(PYTHON) peers/build helm || { rc=$$?; [ $$rc = 3 ] && [ "$$CI" != true ] && \
+		echo 'NOT RUN: helm (see above)' && exit 0; exit $$rc; }
+	$(PYTEST) $(PARALLEL) -m 'helm and not kubernetes and not e2e'
 
 kubernetes: ## build Kubernetes into build/kubernetes; only one program: make kubernetes KUBERNETES=kubectl
 	@peers/kubernetes/build --check

@@ -52,12 +52,19 @@ def missing_chromium() -> str:
     return missing()
 
 
+def missing_helm() -> str:
+    from tests.support.helm import missing
+
+    return missing()
+
+
 # What tests with a marker need beside Python. Asked only when such tests are about to run.
 NEEDS = {
     "interop": missing_peers,
     "kubernetes": missing_kubernetes,
     "e2e": missing_for_a_lab,
     "browser": missing_chromium,
+    "helm": missing_helm,
 }
 
 
