@@ -51,6 +51,8 @@ SCENARIOS = (
         without="HTTPConnect",
     ),
     LabScenario("faults", (f"{_LAB}/test_faults.py",), inotify_instances=34),
+    # Two more kube-apiservers.
+    LabScenario("migration", (f"{_E2E}/migration",), inotify_instances=46),
     LabScenario("instances-tunnel", (f"{_INSTANCES}/test_7_with_tunnel.py",), inotify_instances=34),
     LabScenario("ip-families", (f"{_LAB}/test_ip_families.py",), inotify_instances=28),
     LabScenario(

@@ -1,6 +1,7 @@
-"""Sends requests that need admission to an API server, in sequence, and prints each result as a JSON line.
+"""Sends requests that need admission to an API server, and prints each result as a JSON line.
 
-Runs on a lab node as a separate program: `admission_client.py KUBECONFIG NAMESPACE`. Standard library only.
+Runs on a lab node as a separate program: `admission_client.py KUBECONFIG NAMESPACE [PORT [STREAMS]]`. Each
+stream sends its requests in sequence. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import ssl
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,22 +23,39 @@ TIMEOUT_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
 
 
-def main(kubeconfig: str, namespace: str) -> None:
-    host, context = _access(json.loads(Path(kubeconfig).read_bytes()))
+def main(kubeconfig: str, namespace: str, port: str = "", streams: str = "1") -> None:
+    host, context = _access(json.loads(Path(kubeconfig).read_bytes()), port)
+    threads = [
+        threading.Thread(target=_send, args=(host, context, namespace, stream), daemon=True)
+        for stream in range(int(streams))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _send(host: str, context: ssl.SSLContext, namespace: str, stream: int) -> None:
     for number in range(1_000_000):
         deniable = number % 5 == 4
-        name = f"load-{time.time_ns()}"
+        name = f"load-{stream}-{time.time_ns()}"
         kind, body = _pod(name) if deniable else _config_map(name)
         started = time.monotonic()
         status, answer = _post(host, context, f"/api/v1/namespaces/{namespace}/{kind}", body)
         message = answer.get("message", "") if status != 201 else json.dumps(answer["metadata"])
         took = time.monotonic() - started
-        line = {"at": started, "seconds": took, "deniable": deniable, "status": status, "message": message}
-        print(json.dumps(line), flush=True)
+        line = {"stream": stream, "at": started, "seconds": took, "deniable": deniable}
+        try:
+            # One write for a whole line, because streams share the pipe.
+            sys.stdout.write(json.dumps({**line, "status": status, "message": message}) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The test has ended and closed the pipe.
+            return
         time.sleep(PAUSE_SECONDS)
 
 
-def _access(config: dict[str, Any]) -> tuple[str, ssl.SSLContext]:
+def _access(config: dict[str, Any], port: str) -> tuple[str, ssl.SSLContext]:
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]))
     with tempfile.NamedTemporaryFile("w", dir="/run") as pair:
@@ -44,7 +63,7 @@ def _access(config: dict[str, Any]) -> tuple[str, ssl.SSLContext]:
         pair.flush()
         context.load_cert_chain(pair.name)
     # Over loopback, so that a request survives a change of the node's address.
-    return f"127.0.0.1:{urlsplit(cluster['server']).port}", context
+    return f"127.0.0.1:{port or urlsplit(cluster['server']).port}", context
 
 
 def _decoded(text: str) -> str:
@@ -81,8 +100,4 @@ def _pod(name: str) -> tuple[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except BrokenPipeError:
-        # The test has ended and closed the pipe.
-        sys.stdout = None
+    main(*sys.argv[1:])

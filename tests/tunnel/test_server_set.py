@@ -6,7 +6,14 @@ from random import Random
 
 import pytest
 
-from bootbridge.tunnel.server_set import Admission, CountSource, ServerSet, SyncOutcome, best_of
+from bootbridge.tunnel.server_set import (
+    RESTART_RETRIES,
+    Admission,
+    CountSource,
+    ServerSet,
+    SyncOutcome,
+    best_of,
+)
 
 LB = "lb:8091"
 
@@ -86,7 +93,7 @@ def test_the_end_of_a_leaving_server_begins_the_search_anew() -> None:
     servers = server_set()
     leaving = hold(servers, "s1")
     servers.on_closed(leaving)
-    waits = [servers.next_delay(SyncOutcome.FAILED) for _ in range(10)]
+    waits = [servers.next_delay(SyncOutcome.FAILED) for _ in range(RESTART_RETRIES + 10)]
     servers.on_server_over()
     assert servers.next_delay(SyncOutcome.FAILED) < waits[-1] / 2
 
@@ -282,6 +289,17 @@ def test_failures_back_off_up_to_the_cap_and_success_starts_over() -> None:
     hold(servers, "s1")
     assert servers.next_delay(SyncOutcome.CONNECTED) == 1
     assert servers.next_delay(SyncOutcome.FAILED) == 1
+
+
+def test_a_lost_server_is_dialled_every_interval_while_it_may_be_restarting() -> None:
+    """Only then the delays grow: a server that stays away is not dialled every second for ever."""
+    servers = server_set()
+    lost = hold(servers, "s1")
+    for _ in range(5):
+        servers.next_delay(SyncOutcome.FAILED)
+    assert servers.on_closed(lost)
+    assert [servers.next_delay(SyncOutcome.FAILED) for _ in range(RESTART_RETRIES)] == [1] * RESTART_RETRIES
+    assert [servers.next_delay(SyncOutcome.FAILED) for _ in range(3)] == pytest.approx([1, 1.5, 2.25])
 
 
 @pytest.mark.parametrize("outcome", [SyncOutcome.FAILED, SyncOutcome.IDLE])

@@ -32,6 +32,9 @@ JITTER = 0.1
 QUICK_RETRIES_PER_SERVER = 4
 QUICK_RETRIES_MAX = 32
 QUICK_RETRY_FRACTION = 0.05
+# A lost server is usually one that restarts. Its kubelet takes 10 to 20 s to replace a static pod, after which
+# the backoff would have reached 5 to 10 s, and until an agent is back, every call of the kube-apiserver fails.
+RESTART_RETRIES = 30
 
 
 class Admission(Enum):
@@ -64,18 +67,27 @@ def best_of(outcomes: Iterable[SyncOutcome]) -> SyncOutcome:
 
 
 class SyncPace:
-    """The delay between rounds: one interval after success, longer after each failure."""
+    """The delay between rounds: one interval after success or a lost server, longer after each failure."""
 
-    __slots__ = ("_backoff", "_cap", "_interval", "_rng")
+    __slots__ = ("_backoff", "_cap", "_interval", "_restart_retries", "_rng")
 
     def __init__(self, rng: Random, interval: float, cap: float) -> None:
         self._rng = rng
         self._interval = interval
         self._cap = cap
         self._backoff = interval
+        self._restart_retries = 0
+
+    def expect_restart(self) -> None:
+        """A server was lost: the next failures do not lengthen the delay."""
+        self._backoff = self._interval
+        self._restart_retries = RESTART_RETRIES
 
     def after_failure(self) -> float:
         """Returns 1, 1.5, 2.25 … intervals up to the cap, plus jitter."""
+        if self._restart_retries:
+            self._restart_retries -= 1
+            return self._jittered(self._interval)
         delay = min(self._backoff, self._cap)
         self._backoff = min(self._backoff * BACKOFF_FACTOR, self._cap)
         return self._jittered(delay)
@@ -170,11 +182,12 @@ class ServerSet(Generic[Connection]):
         if server_id is None:
             return False
         del self._by_server[server_id]
+        self._pace.expect_restart()
         return True
 
     def on_server_over(self) -> None:
         """A stopping server is gone; its replacement may answer at any moment."""
-        self._pace.steady()
+        self._pace.expect_restart()
         self._renew_quick_retries()
 
     def on_lease_count(self, count: int) -> bool:
