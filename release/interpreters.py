@@ -13,9 +13,11 @@ from pathlib import Path
 
 from release.commands import ReleaseError
 
-_PRINT = (
-    "import platform, sys; print('%d.%d' % sys.version_info[:2], platform.python_version(), sys.executable)"
-)
+# The interpreter behind a virtual environment, not the environment's link to it.
+_PRINT = """
+import platform, sys
+print("%d.%d" % sys.version_info[:2], platform.python_version(), getattr(sys, "_base_executable", sys.executable))
+"""
 
 
 @dataclass(frozen=True)
