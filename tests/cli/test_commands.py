@@ -321,7 +321,7 @@ def test_a_demo_that_cannot_run_is_a_one_line_error(recorder, capsys):
 
 
 COMMAND_NAMES = (
-    *("server", "agent", "certs", "top", "demo"),
+    *("server", "agent", "certs", "dial", "forward", "top", "demo"),
     *(
         "render",
         "inject",

@@ -79,7 +79,7 @@ def test_rejected_connect_reports_status_and_body(proxy: StartProxy) -> None:
     [
         (b"", "closed the connection without a response"),
         (b"HTTP", "closed the connection without a response"),
-        (b"SSH-2.0-nope\r\n\r\n", "closed the connection without a response"),
+        (b"SSH-2.0-nope\r\n\r\n", "the server does not use HTTP/1.1"),
         # The webhook never sends first, so early bytes cannot come from it.
         (b"HTTP/1.1 200 OK\r\n\r\nsurprise", "8 unexpected bytes"),
     ],

@@ -149,7 +149,7 @@ def test_sigkill_leaves_no_process(short_tmp: Path) -> None:
 def test_keep_prints_a_working_curl_command_and_ends_with_0_on_ctrl_c(short_tmp: Path) -> None:
     demo = start(short_tmp, "--no-root", "--keep")
     text = read_until(demo.stdout, "Ctrl-C stops")
-    command = text[text.index("curl --proxy") : text.index("/validate") + len("/validate")]
+    command = text[text.index("curl --connect-to") : text.index("/validate") + len("/validate")]
     curl = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=20, check=False)
     demo.send_signal(signal.SIGINT)
     out, err = demo.communicate(timeout=20)

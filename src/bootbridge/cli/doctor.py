@@ -21,13 +21,13 @@ from bootbridge.bootstrap.diagnose.doctor.targets import RequestedDestination, p
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.install_flags import (
     add_install_flags,
     default_plan,
     node_addresses,
     open_cluster,
     open_host,
-    parse_seconds,
     recorded_or_default_plan,
 )
 from bootbridge.cli.output import print_output, result_terminal

@@ -15,12 +15,12 @@ from bootbridge.bootstrap.install.receipt import Receipt, ReceiptItem
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.install_flags import (
     add_install_flags,
     default_plan,
     open_cluster,
     open_host,
-    parse_seconds,
     recorded_or_default_plan,
 )
 from bootbridge.cli.output import print_error, print_output, result_terminal

@@ -21,7 +21,8 @@ from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.doctor import open_context
-from bootbridge.cli.install_flags import add_install_flags, open_host, parse_seconds
+from bootbridge.cli.durations import parse_seconds
+from bootbridge.cli.install_flags import add_install_flags, open_host
 from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.progress import Progress

@@ -10,7 +10,6 @@ from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import PATHS, Flavour, IPAddress, Plan, ProxyImage
 from bootbridge.cli.plan_flags import plan_from
-from bootbridge.cli.values import parse_duration
 from bootbridge.common.files import read_file
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
@@ -100,11 +99,3 @@ def node_addresses(plan: Plan) -> tuple[IPAddress, ...]:
             raise
         seen = network.NodeNetwork()
     return address.choose(plan.node_ips, plan.networks.machine, seen, plan.networks.families)
-
-
-def parse_seconds(text: str, flag: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError:
-        hint = "write it like 90s or 5m"
-        raise OperatorError(f"invalid duration {text!r}", subject=flag, hint=hint) from None

@@ -72,6 +72,8 @@ calls to webhooks and aggregated APIs go through them.""",
             ),
             "agent": _in_module("agent", "run the proxy-agent; it dials the servers and connects to pods"),
             "certs": _in_module("certs", "create, show and renew certificates for a tunnel of your own"),
+            "dial": _in_module("dial", "open one connection through a running tunnel, on stdin and stdout"),
+            "forward": _in_module("forward", "forward a local TCP port through a running tunnel"),
             "top": _in_module("top", "show a running server or agent live: agents, connections, dials"),
             "demo": _in_module(
                 "demo", "show the tunnel on this machine, from certificates to a webhook call"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
-from bootbridge.cli.install_flags import parse_seconds
+from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.output import hint_terminal, print_error, print_output, result_terminal
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node.init.messages import INIT_PORT

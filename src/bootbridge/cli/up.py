@@ -14,12 +14,12 @@ from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.install.resources.resource import ApplyResult, ResourceChange
 from bootbridge.bootstrap.install.up import InstallResult
 from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.install_flags import (
     add_install_flags,
     node_addresses,
     open_cluster,
     open_host,
-    parse_seconds,
     plan_to_install,
 )
 from bootbridge.cli.output import print_output, result_terminal

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bootbridge.demo.network import NetworkContext
+from bootbridge.frontend_client.call import ConnectCall, DialError
+from bootbridge.wire.addresses import join_host_port
 
 WEBHOOK_NAME = "label-guard.demo.svc"
 RESPONSE_BYTES_MAX = 64 * 1024
@@ -33,7 +35,7 @@ def through_tunnel(unix_socket: str, host: str, port: int, timeout: float = 10.0
     sock.settimeout(timeout)
     try:
         _dial_unix(sock, unix_socket)
-        _send_connect(sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        _send_connect(sock, join_host_port(host, port))
     except BaseException:
         sock.close()
         raise
@@ -135,39 +137,16 @@ def _dial_unix(sock: socket.socket, path: str) -> None:
 
 
 def _send_connect(sock: socket.socket, target: str) -> None:
-    hop = f"tunnel to {target}"
+    hop, call = f"tunnel to {target}", ConnectCall(target)
     try:
-        sock.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
-        head, rest = _read_head(sock)
+        sock.sendall(call.take_output())
+        while not call.connected:
+            data = sock.recv(RESPONSE_BYTES_MAX)
+            call.receive(data) if data else call.receive_end()
+    except DialError as error:
+        reason = f"proxy-server answered {error.status}: {error}" if error.status else error
+        raise CallFailed(hop, reason, "proxy-server") from error
     except OSError as error:
         raise CallFailed(hop, reason_of(error), "proxy-server") from error
-    version, _, status = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-    if not version.startswith("HTTP/1."):
-        raise CallFailed(hop, "proxy-server closed the connection without a response", "proxy-server")
-    if not status.startswith("200"):
-        raise CallFailed(hop, f"proxy-server answered {_with_body(sock, status, rest)}", "proxy-server")
-    if rest:
+    if rest := call.take_received():
         raise CallFailed(hop, f"{len(rest)} unexpected bytes after the 200 response", "proxy-server")
-
-
-def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
-    received = b""
-    while b"\r\n\r\n" not in received and len(received) < RESPONSE_BYTES_MAX:
-        chunk = sock.recv(4096)
-        if not chunk:
-            break
-        received += chunk
-    head, _, rest = received.partition(b"\r\n\r\n")
-    return head, rest
-
-
-def _with_body(sock: socket.socket, status: str, body: bytes) -> str:
-    """Returns the status and the body, which holds the reason; the body may arrive in later packets."""
-    sock.settimeout(0.5)
-    try:
-        while len(body) < RESPONSE_BYTES_MAX and (chunk := sock.recv(4096)):
-            body += chunk
-    except OSError:
-        pass
-    text = " ".join(body.decode("utf-8", "replace").split())
-    return f"{status}: {text}" if text else status

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from bootbridge.common.terminal.figures import duration
 from bootbridge.common.terminal.terminal import Mark, Styled, Terminal
 from bootbridge.demo.calls import WEBHOOK_NAME
-from bootbridge.demo.environment import endpoint
 from bootbridge.demo.latency import Latency
 from bootbridge.demo.steps import DemoStep
 
@@ -70,11 +69,10 @@ def show_commands_to_try(scenario: DemoScenario, port: int, terminal: Terminal) 
     """Shows commands to paste into another terminal."""
     environment, directory = scenario.environment, scenario.workspace.directory
     webhook = f"{WEBHOOK_NAME}:{environment.pod_port}"
-    pod = endpoint(environment.pod_addresses[0], environment.pod_port)
     metrics = ["curl", "-s", f"http://127.0.0.1:{environment.health_port}/metrics"]
     commands = {
         "call the webhook through the tunnel": [
-            f"curl --proxy http://127.0.0.1:{port} --connect-to {webhook}:{pod} \\",
+            f"curl --connect-to {webhook}:127.0.0.1:{port} \\",
             f"  --cacert {directory}/webhook-ca.crt --data @{directory}/review.json \\",
             f"  https://{webhook}/validate",
         ],

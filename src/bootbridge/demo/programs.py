@@ -25,7 +25,7 @@ MODULES = {
     "server": (sys.executable, "-P", "-m", "bootbridge.cli.server"),
     "agent": (sys.executable, "-P", "-m", "bootbridge.cli.agent"),
     "webhook": (sys.executable, "-P", "-m", "bootbridge.demo.webhook"),
-    "forwarder": (sys.executable, "-P", "-m", "bootbridge.demo.unix_socket_forwarder"),
+    "forward": (sys.executable, "-P", "-m", "bootbridge.cli.main", "forward"),
 }
 _READY_AGENTS = re.compile(
     rb'^konnectivity_network_proxy_server_ready_backends\{proxy_strategy="default"\} (\d+)', re.MULTILINE
@@ -81,12 +81,13 @@ class DemoPrograms:
         ]
         self._start(agent_name(node), node.network, (*MODULES["agent"], *flags))
 
-    def start_forwarder(self) -> int:
-        """Starts the forwarder for clients that cannot use a unix socket; returns its loopback port."""
+    def start_forward(self) -> int:
+        """Forwards a loopback port to the pod, for clients that cannot use unix sockets; returns the port."""
         port, here = free_ports(1)[0], NetworkContext("this machine")
-        flags = [f"--port={port}", f"--unix-socket={self.workspace.unix_socket}"]
-        process = self._start("unix-socket-forwarder", here, (*MODULES["forwarder"], *flags))
-        self._wait(process, lambda: _listens(here, port), "the forwarder to start")
+        pod = endpoint(self.environment.pod_addresses[0], self.environment.pod_port)
+        words = [f"--socket={self.workspace.unix_socket}", f"127.0.0.1:{port}", pod]
+        process = self._start("forward", here, (*MODULES["forward"], *words))
+        self._wait(process, lambda: _listens(here, port), "the forward to start")
         return port
 
     def wait_for_agents(self) -> None:

@@ -188,12 +188,12 @@ class DemoScenario:
     # --- keep running
 
     def open_local_port(self) -> int:
-        """Starts the forwarder for curl and writes a review to send; returns the port."""
+        """Forwards a port for curl and writes a review to send; returns the port."""
         with self.steps.step("Local port") as step:
-            port = self.programs.start_forwarder()
+            port = self.programs.start_forward()
             review = json.dumps(admission_review(DENIED_LABELS), indent=2)
             (self.workspace.directory / "review.json").write_text(review)
-            step.detail = f"127.0.0.1:{port} forwards to the proxy-server's unix socket"
+            step.detail = f"127.0.0.1:{port} is forwarded to the pod, through the tunnel"
         return port
 
     # --- shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 import ssl
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from bootbridge.bootstrap.diagnose.check.result import CheckResult
-from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, destination, tunnel
+from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, destination
 from bootbridge.bootstrap.diagnose.doctor.targets import Destination
-from bootbridge.bootstrap.diagnose.doctor.tunnel import DialError
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan, Protocol
 from bootbridge.common.host import Host
+from bootbridge.frontend_client.call import DialError, FrontendMode, ProtocolMismatchError
+from bootbridge.frontend_client.frontend import UnixFrontend, detect_mode
+from bootbridge.frontend_client.tunnel_stream import open_tunnel
 from bootbridge.trust.authority import Authority, Certificate
 from tests.bootstrap.diagnose.doctor_node import InstalledNode
 from tests.bootstrap.diagnose.test_doctor import broken
@@ -246,6 +249,10 @@ def test_known_errors_are_explained(message: str, meaning: str, fix: str) -> Non
 # --- the connection through the server, ours and the Go server
 
 
+def dial_once(frontend: UnixFrontend) -> None:
+    asyncio.run(open_tunnel(frontend, "127.0.0.1:1", 5))
+
+
 @pytest.mark.parametrize("protocol", list(Protocol))
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=pytest.mark.interop)])
 def test_dial_without_agents_and_protocol_detection(
@@ -270,14 +277,12 @@ def test_dial_without_agents_and_protocol_detection(
     server = Program(binary, flags, tmp_path)
     try:
         until(path.exists, "the socket exists")
-        with tunnel.opened(path, 5) as connection:
-            assert tunnel.detect_protocol(connection) is protocol
-        refused = pytest.raises(DialError, match="No agent available")
-        with refused, tunnel.dial(path, protocol, "127.0.0.1:1", 5):
-            pass
-        other = next(each for each in Protocol if each is not protocol)
-        with pytest.raises(tunnel.ProtocolMismatchError), tunnel.dial(path, other, "127.0.0.1:1", 5):
-            pass
+        assert detect_mode(path, 5) == protocol.server_mode
+        with pytest.raises(DialError, match="No agent available"):
+            dial_once(UnixFrontend(path, FrontendMode(protocol.server_mode)))
+        other = next(each for each in FrontendMode if each != protocol.server_mode)
+        with pytest.raises(ProtocolMismatchError):
+            dial_once(UnixFrontend(path, other))
     finally:
         server.kill()
 

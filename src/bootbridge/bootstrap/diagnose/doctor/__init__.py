@@ -5,7 +5,6 @@ step, steps   one test of a hop with its verdict; all tests in order
 apiserver, server, agents, destination
               the tests of each hop
 targets       the destination: an address, or the pod behind a webhook, an APIService or a conversion
-tunnel        a connection through the server's socket, as the kube-apiserver opens it
 from_node     the agents' port, tested from a node
 """
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, not_run, passed
-from bootbridge.bootstrap.diagnose.doctor import apiserver, targets, tunnel
+from bootbridge.bootstrap.diagnose.doctor import apiserver, targets
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.targets import Destination, ServiceTarget, parse
 from bootbridge.bootstrap.plan.plan import Protocol
+from bootbridge.frontend_client.call import DialError, FrontendMode, ProtocolMismatchError
+from bootbridge.frontend_client.dial_problem import DialProblem, problem_of
+from bootbridge.frontend_client.frontend import FrontendUnreachable, UnixFrontend
+from bootbridge.frontend_client.tunnel_stream import ConnectionCutError, TunnelStream, open_tunnel
 from bootbridge.kube.kinds import POD
 
 ASK = "give --to HOST:PORT or --webhook NAME to test a pod"
@@ -55,71 +58,64 @@ def dial(context: DiagnosisContext) -> CheckResult:
     if context.destination is None:
         return not_run("no destination")
     try:
-        with _dialled(context, context.destination):
-            return passed(f"an agent connected to {context.destination}")
-    except tunnel.DialError as error:
+        asyncio.run(_connect(context, context.destination))
+    except FrontendUnreachable as error:
+        return _judge(context, context.destination, DialError(str(error)))
+    except DialError as error:
         return _judge(context, context.destination, error)
+    return passed(f"an agent connected to {context.destination}")
 
 
-def _dialled(
-    context: DiagnosisContext, destination: Destination
-) -> AbstractContextManager[tunnel.TunnelConnection]:
-    path = context.host.path(context.plan.paths.socket)
+async def _connect(context: DiagnosisContext, destination: Destination) -> None:
+    stream = await _open(context, destination)
+    await stream.close()
+
+
+async def _open(context: DiagnosisContext, destination: Destination) -> TunnelStream:
     protocol = Protocol(str(at(apiserver.cluster_connection(context), "proxyProtocol")))
-    return tunnel.dial(path, protocol, destination.address, context.dial_seconds)
+    path = context.host.path(context.plan.paths.socket)
+    frontend = UnixFrontend(path, FrontendMode(protocol.server_mode))
+    return await open_tunnel(frontend, destination.address, context.dial_seconds)
 
 
-@dataclass(frozen=True)
-class KnownError:
-    """Words in the error of server or agent, their meaning and the fix."""
-
-    words: tuple[str, ...]
-    meaning: str
-    fix: str
-
-
-KNOWN_ERRORS = (
-    KnownError(
-        ("no agent available", "no tunnels available"),
+# Meaning and fix.
+_EXPLANATIONS = {
+    DialProblem.NO_AGENT: (
         "no connected agent may dial it",
         "see the step agents-connected, and the server's log, which gives the reason of each strategy",
     ),
-    KnownError(
-        ("no route to host", "network is unreachable"),
+    DialProblem.NO_ROUTE: (
         "the agent has no route to it",
         "the pod network on the agent's node is not up: check the CNI pods on that node",
     ),
-    KnownError(
-        ("connection refused",),
+    DialProblem.REFUSED: (
         "connection refused by the pod: the webhook does not listen yet",
         "check the pod's log, and that the Service's targetPort is the port on which it listens",
     ),
-    KnownError(
-        ("destination refused by",),
+    DialProblem.FORBIDDEN: (
         "the agent's destination policy refuses it",
         "install again with --allow-destinations=NETWORK[:PORT] if agents may dial it",
     ),
-    KnownError(
-        ("no such host", "name or service not known"),
+    DialProblem.NAME_NOT_FOUND: (
         "the agent cannot resolve the name",
         "give an address, as the kube-apiserver does",
     ),
-)
-_TIMEOUT = ("i/o timeout", "deadline exceeded", "timed out", "no answer")
+}
 
 
-def _judge(context: DiagnosisContext, destination: Destination, error: tunnel.DialError) -> CheckResult:
+def _judge(context: DiagnosisContext, destination: Destination, error: DialError) -> CheckResult:
     message = str(error)
-    if isinstance(error, tunnel.ProtocolMismatchError):
+    if isinstance(error, ProtocolMismatchError):
         return failed(
             f"protocol mismatch: the server uses another protocol: {message}",
             apiserver.INSTALL[context.plan.flavour],
         )
-    for known in KNOWN_ERRORS:
-        if any(word in message.lower() for word in known.words):
-            return failed(f"{destination}: {known.meaning} ({message})", known.fix)
-    if any(word in message.lower() for word in _TIMEOUT):
+    problem = problem_of(message)
+    if problem is DialProblem.TIMED_OUT:
         return _timed_out(context, destination, message)
+    if problem in _EXPLANATIONS:
+        meaning, fix = _EXPLANATIONS[problem]
+        return failed(f"{destination}: {meaning} ({message})", fix)
     return failed(f"{destination}: {message}", "read the agent's log: `bootbridge gather` collects it")
 
 
@@ -151,16 +147,50 @@ def tls(context: DiagnosisContext) -> CheckResult:
     except (ssl.SSLError, ValueError):
         return failed(f"the caBundle of {target.title} contains no certificate", _ca_fix(target))
     try:
-        with _dialled(context, destination) as connection:
-            version = tunnel.tls_handshake(connection, tls_context, target.server_name)
+        version = asyncio.run(_handshake(context, destination, tls_context, target.server_name))
     except ssl.SSLCertVerificationError as error:
         return _untrusted(target, error.verify_message)
-    except (ssl.SSLError, ConnectionError, tunnel.DialError) as error:
+    except (ssl.SSLError, ConnectionError, DialError, ConnectionCutError, FrontendUnreachable) as error:
         fix = "check that the pod serves TLS on that port; see its log"
         return failed(
             f"TLS handshake with {destination} failed: {getattr(error, 'reason', '') or error}", fix
         )
     return passed(f"{version}, its certificate is valid for {target.server_name}")
+
+
+async def _handshake(
+    context: DiagnosisContext, destination: Destination, tls_context: ssl.SSLContext, name: str
+) -> str:
+    """Performs a TLS handshake through the tunnel and returns its version."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = tls_context.wrap_bio(incoming, outgoing, server_hostname=name)
+    stream = await _open(context, destination)
+    try:
+        async with asyncio.timeout(context.dial_seconds):
+            while not await _shake_hands(tls, incoming, outgoing, stream):
+                pass
+    except TimeoutError:
+        raise ConnectionError(f"timed out after {context.dial_seconds:g}s") from None
+    finally:
+        await stream.close()
+    return str(tls.version())
+
+
+async def _shake_hands(
+    tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, stream: TunnelStream
+) -> bool:
+    """Takes one step; True when the handshake is complete."""
+    try:
+        tls.do_handshake()
+        return True
+    except ssl.SSLWantReadError:
+        if out := outgoing.read():
+            await stream.write(out)
+        data = await stream.read()
+        if not data:
+            raise ConnectionError("connection closed during the TLS handshake") from None
+        incoming.write(data)
+        return False
 
 
 def _untrusted(target: ServiceTarget, message: str) -> CheckResult:

@@ -13,13 +13,14 @@ from pathlib import Path
 from cryptography import x509
 
 from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, judged, passed, warned
-from bootbridge.bootstrap.diagnose.doctor import apiserver, tunnel
+from bootbridge.bootstrap.diagnose.doctor import apiserver
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.processes import NodeProcess
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.plan.plan import Flavour, Protocol
 from bootbridge.common import files
 from bootbridge.errors import OperatorError
+from bootbridge.frontend_client.frontend import detect_mode
 from bootbridge.trust.authority import RENEWAL_FRACTION
 
 RENEW = {
@@ -147,14 +148,14 @@ def socket(context: DiagnosisContext) -> CheckResult:
 def protocol(context: DiagnosisContext) -> CheckResult:
     """Whether kube-apiserver and server use the same protocol, detected on the socket itself."""
     configured = at(apiserver.cluster_connection(context), "proxyProtocol")
-    with tunnel.opened(context.host.path(context.plan.paths.socket), PORT_SECONDS) as connection:
-        spoken = tunnel.detect_protocol(connection)
-    if spoken is None:
+    mode = detect_mode(context.host.path(context.plan.paths.socket), PORT_SECONDS)
+    if mode is None:
         return failed("the server closes every connection on its socket", LOGS)
+    spoken = next(each for each in Protocol if each.server_mode == mode)
     if spoken != configured:
-        mode = Protocol(configured).server_mode if configured in list(Protocol) else configured
+        wanted = Protocol(configured).server_mode if configured in list(Protocol) else configured
         text = f"protocol mismatch: the kube-apiserver uses {configured}, the server {spoken}"
-        return failed(text, f"{apiserver.INSTALL[context.plan.flavour]} (the server needs --mode={mode})")
+        return failed(text, f"{apiserver.INSTALL[context.plan.flavour]} (the server needs --mode={wanted})")
     return passed(f"both use {spoken}")
 
 
