@@ -54,6 +54,7 @@ SCENARIOS = (
     # Two more kube-apiservers.
     LabScenario("migration", (f"{_E2E}/migration",), inotify_instances=46),
     LabScenario("instances-tunnel", (f"{_INSTANCES}/test_7_with_tunnel.py",), inotify_instances=34),
+    LabScenario("permanent", (f"{_E2E}/test_8_permanent.py",), inotify_instances=42),
     LabScenario("ip-families", (f"{_LAB}/test_ip_families.py",), inotify_instances=28),
     LabScenario(
         "instances",

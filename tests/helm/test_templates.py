@@ -7,11 +7,14 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 
 from bootbridge import __version__
+from bootbridge.bootstrap.plan.permanent import PermanentPlan
 from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
-from bootbridge.bootstrap.render import manifests
+from bootbridge.bootstrap.render import manifests, permanent
 from tests.bootstrap.render.manifest_variants import VALUES
+from tests.bootstrap.render.permanent_plans import PLANS
 from tests.helm.chart_values import REFUSALS, ROWS, SCHEMA_REFUSALS, Refusal, Row
 from tests.support import helm
 from tests.tools import chart_reference
@@ -117,6 +120,30 @@ def test_agents_are_hardened_as_those_of_the_bootstrap(flavour: Flavour) -> None
         named = {**original[probe], "httpGet": {**original[probe]["httpGet"], "port": "health"}}
         assert container[probe] == named
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_values_of_permanent_servers_fit_the_chart(plan: PermanentPlan) -> None:
+    """Agents of `render --permanent` dial its servers, with the credentials that these expect."""
+    values = permanent.agent_values(plan)
+    words = ("template", "bootbridge", str(helm.CHART), f"--namespace={plan.agent_namespace}")
+    done = helm.helm(*words, values=values)
+    assert done.returncode == 0, done.stderr
+    found = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    spec = found["DaemonSet"]["spec"]["template"]["spec"]
+    arguments = spec["containers"][0]["args"]
+    assert spec["containers"][0]["image"] == plan.image.reference
+    assert spec["serviceAccountName"] == plan.agent_service_account
+    assert f"--proxy-server-host={','.join(plan.server_hosts)}" in arguments
+    assert f"--proxy-server-port={plan.ports.agent}" in arguments
+    assert ("--count-server-leases=true" in arguments) == plan.publishes_leases
+    assert any(word.startswith("--agent-cert=") for word in arguments) != plan.reviews_tokens
+    sources = [volume["projected"]["sources"] for volume in spec["volumes"] if "projected" in volume]
+    tokens = [source["serviceAccountToken"] for each in sources for source in each]
+    if plan.reviews_tokens:
+        assert [token["audience"] for token in tokens] == [plan.token_audience]
+    else:
+        assert ["audience" in token for token in tokens] == [False] * plan.prove_nodes
 
 
 def test_notes_name_the_next_command() -> None:

@@ -26,7 +26,7 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.objects import FIELD_MANAGER
 from bootbridge.lab import components, init, permanent_apiserver, workloads
 from bootbridge.lab.bring_up import LabBuilder
-from bootbridge.lab.credentials import ADMIN_KUBECONFIG
+from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.lab import KUBECTL_CACHE, Lab
 from bootbridge.lab.layout import Layout
@@ -100,6 +100,7 @@ class Cluster:
     lab: Lab
     components: components.Components
     images: Images
+    credentials: Credentials
     pairing: Pairing | None = None
     timings: dict[str, float] = field(default_factory=dict)
 
@@ -117,10 +118,11 @@ class Cluster:
         found = components.find()
         lab = Lab(directory, layout or Layout())
         images = Images(IMAGES, found, components.konnectivity_programs())
-        cluster = cls(lab, found, images)
+        builder = LabBuilder(lab, found, images, Progress(sys.stderr), tunnel_images)
+        cluster = cls(lab, found, images, builder.credentials)
         try:
             with cluster.timed("lab up"):
-                LabBuilder(lab, found, images, Progress(sys.stderr), tunnel_images).bring_up()
+                builder.bring_up()
             yield cluster
         finally:
             keep_logs(lab)
@@ -312,9 +314,12 @@ class Cluster:
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def on_bootstrap(self, url: str) -> str:
-        """Returns the response of a GET in the bootstrap node's network namespace."""
+        return self.get_on("bootstrap", url)
+
+    def get_on(self, node: str, url: str) -> str:
+        """Returns the response of a GET in a node's network namespace."""
         argv = [sys.executable, "-c", _GET, url]
-        done = self.lab.namespaces("bootstrap").run(argv, network_only=True)
+        done = self.lab.namespaces(node).run(argv, network_only=True)
         assert done.returncode == 0, done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return done.stdout.decode()
 

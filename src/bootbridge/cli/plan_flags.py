@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -146,13 +146,13 @@ def plan_from(
         fields["restrict_destinations"] = flags.flavour in (None, Flavour.OPENSHIFT)
     if flags.machine_network and flags.cluster_network and flags.service_network:
         fields["restrict_destinations"] = True
-    fields["networks"] = _networks(flags, networks)
+    fields["networks"] = networks_from(flags, networks)
     for field, convert in _CONVERTERS.items():
         value = getattr(flags, "key" if field == "key_kind" else field)
         if value not in (None, ""):
             fields[field] = convert(value)
     if flags.image or flags.image_is:
-        fields["image"] = _image(flags)
+        fields["image"] = image_from(flags)
     if node_ips := _node_ips(flags, environment):
         fields["node_ips"] = node_ips
     if flags.agent_port is not None:
@@ -160,7 +160,7 @@ def plan_from(
     return replace(base, **fields) if base else Plan(**fields)  # type: ignore[arg-type]
 
 
-def _image(flags: argparse.Namespace) -> ProxyImage:
+def image_from(flags: argparse.Namespace) -> ProxyImage:
     reference = flags.image or ""
     if reference in ("", "payload"):
         if flags.image_is == "bootbridge":
@@ -179,7 +179,7 @@ def _node_ips(flags: argparse.Namespace, environment: Mapping[str, str]) -> tupl
     return (_address(given, NODE_IP_VARIABLE),) if given else ()
 
 
-def _networks(flags: argparse.Namespace, networks: Networking) -> Networking:
+def networks_from(flags: argparse.Namespace, networks: Networking) -> Networking:
     if flags.machine_network:
         machine = tuple(_network(text, "--machine-network") for text in flags.machine_network)
         networks = replace(networks, machine=machine)
@@ -199,6 +199,11 @@ def _cluster_network(text: str) -> ClusterNetwork:
         hint = "for example 10.128.0.0/14,23"
         raise OperatorError(f"invalid prefix length {prefix!r}", subject="--cluster-network", hint=hint)
     return ClusterNetwork(network, int(prefix) if prefix else max(default, network.prefixlen))
+
+
+def split_rules(given: Iterable[str]) -> tuple[str, ...]:
+    """Returns the rules of a flag that takes lists and can be repeated."""
+    return tuple(each.strip() for rules in given for each in rules.split(","))
 
 
 def _network(text: str, flag: str) -> IPNetwork:
@@ -235,6 +240,6 @@ _CONVERTERS: dict[str, Callable[[Any], object]] = {
     "validity": lambda text: timedelta(seconds=_duration(text)),
     "host_network": bool,
     "restrict_destinations": bool,
-    "allow_destinations": lambda rules: tuple(each.strip() for rule in rules for each in rule.split(",")),
+    "allow_destinations": split_rules,
     "user_provisioned": bool,
 }

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -37,20 +37,20 @@ class LabBuilder:
     images: Images
     progress: Progress
     tunnel_images: tuple[str, ...] = (TUNNEL_IMAGE,)
+    credentials: Credentials = field(default_factory=Credentials.create)
 
     def bring_up(self) -> None:
         """Starts a bootstrap control plane without a route to the pods, and cluster nodes that join it."""
         self.lab.check_not_in_use()
         network.check_ipv6(self.lab.layout)
         inotify.check_available(self.lab.layout)
-        credentials = Credentials.create()
         self._together("images", self._image_builds())
         self.lab.create_directory()
         with self._step("machines"):
             self.lab.create_machines()
-        starts: Jobs = {"bootstrap": lambda: self._start_bootstrap(credentials)}
+        starts: Jobs = {"bootstrap": self._start_bootstrap}
         for node in self.lab.layout.cluster_nodes:
-            starts[node.name] = partial(self._start_cluster_node, node, credentials)
+            starts[node.name] = partial(self._start_cluster_node, node)
         self._together("nodes", starts)
         with self._step("API server"):
             self._wait(self._apiserver_problem)
@@ -71,22 +71,22 @@ class LabBuilder:
             "Kubernetes": lambda: self.images.prepare(others),
         }
 
-    def _start_bootstrap(self, credentials: Credentials) -> None:
+    def _start_bootstrap(self) -> None:
         """Imports the image of the control plane first: the others are imported while it starts."""
         node = self.lab.layout.bootstrap
         self.lab.start_etcd(self.components)
         self.lab.start_runtime(node, self.components)
-        self.lab.start_control_plane(credentials, None)
+        self.lab.start_control_plane(self.credentials, None)
         namespaces = self.lab.namespaces(node.name)
         self.images.import_into(namespaces, PAUSE_IMAGE, KUBERNETES_IMAGE)
         self.lab.start_kubelet(node, self.components, standalone=True)
         self.images.import_into(namespaces, *self.tunnel_images)
 
-    def _start_cluster_node(self, node: LabNode, credentials: Credentials) -> None:
+    def _start_cluster_node(self, node: LabNode) -> None:
         self.lab.start_runtime(node, self.components)
-        self.lab.write(node.name, credentials.kubelet(node, self.lab.layout.bootstrap))
+        self.lab.write(node.name, self.credentials.kubelet(node, self.lab.layout.bootstrap))
         # For a permanent control plane later: the authority's key is not kept.
-        self.lab.write(node.name, credentials.control_plane(node, self.lab.layout))
+        self.lab.write(node.name, self.credentials.control_plane(node, self.lab.layout))
         namespaces = self.lab.namespaces(node.name)
         self.images.import_into(namespaces, PAUSE_IMAGE)
         self.lab.start_kubelet(node, self.components, standalone=False)

@@ -48,6 +48,8 @@ class Paths:
     agent_key = _Below("tls", "agent.key")
     # Address and CA of the kube-apiserver, without credentials: the server checks agents' tokens there.
     apiserver_address = _Below("tls", "apiserver.kubeconfig")
+    # The permanent server's own access to the API, for token reviews, leases and the proof of agents' nodes.
+    server_kubeconfig = _Below("tls", "server.conf")
     # Manifests with placeholders for values that only the node knows.
     templates = _Below("state", "templates")
     # The optional flags that the image's programs do not know.
@@ -62,6 +64,7 @@ class Paths:
     role_binding_manifest = _Below("cluster_manifests", "bootbridge-agent-role-binding.yaml")
     daemonset_manifest = _Below("cluster_manifests", "bootbridge-agent-daemonset.yaml")
     server_pod = _Below("static_pods", "konnectivity-server-pod.yaml")
+    permanent_server_pod = _Below("static_pods", "bootbridge-server.yaml")
     apiserver_pod = _Below("static_pods", "kube-apiserver.yaml")  # owned by kubeadm
     config_override = _Below("state", "kube-apiserver-config-override.yaml")
     # Written by the operator's render command, for the bootstrap kube-apiserver.
@@ -110,6 +113,17 @@ OPENSHIFT_PATHS = Paths(
     socket="/etc/kubernetes/bootstrap-configs/konnectivity-server.socket",
     socket_seen_by_apiserver="/etc/kubernetes/config/konnectivity-server.socket",
     kubeconfig="/opt/openshift/auth/kubeconfig",
+)
+# Not those of `up`, whose removal must leave permanent servers as they are.
+PERMANENT_PATHS = Paths(
+    state="/etc/kubernetes/bootbridge-server",
+    static_pods="/etc/kubernetes/manifests",
+    cluster_manifests="",
+    egress_config="/etc/kubernetes/bootbridge-server/apiserver/egress-selector.yaml",
+    egress_config_seen_by_apiserver="/etc/kubernetes/bootbridge-server/apiserver/egress-selector.yaml",
+    socket="/run/bootbridge-server/konnectivity-server.socket",
+    socket_seen_by_apiserver="/run/bootbridge-server/konnectivity-server.socket",
+    kubeconfig="/etc/kubernetes/admin.conf",
 )
 KUBEADM_PATHS = Paths(
     state="/etc/kubernetes/bootbridge",

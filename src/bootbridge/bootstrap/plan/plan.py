@@ -7,11 +7,12 @@ it from a plan, so that they cannot disagree. A plan is frozen, validated when i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS, OPENSHIFT_PATHS, Paths
@@ -114,6 +115,10 @@ class Networking:
     service: tuple[IPNetwork, ...] = (IPv4Network("172.30.0.0/16"),)
 
     @property
+    def all(self) -> tuple[IPNetwork, ...]:
+        return (*(network.cidr for network in self.cluster), *self.service, *self.machine)
+
+    @property
     def families(self) -> tuple[int, ...]:
         """Returns the IP versions in use, the primary one first."""
         return tuple(dict.fromkeys(network.version for network in self.service))
@@ -127,15 +132,33 @@ _NAMESPACES = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Holds all decisions about one tunnel. Raises OperatorError if one is invalid."""
+class TunnelPlan:
+    """Holds the decisions that a tunnel for a bootstrap and permanent servers have in common."""
+
+    protocol: Protocol = Protocol.GRPC
+    image: ProxyImage = ProxyImage()
+    ports: Ports = field(default_factory=Ports)
+
+    server_pod_name: ClassVar[str]
+    server_pod_namespace = "kube-system"
+
+    @property
+    def paths(self) -> Paths:
+        raise NotImplementedError
+
+    @property
+    def server_labels(self) -> dict[str, str]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Plan(TunnelPlan):
+    """Holds all decisions about one tunnel for a bootstrap. Raises OperatorError if one is invalid."""
 
     flavour: Flavour = Flavour.OPENSHIFT
     platform: Platform = Platform.NONE
     infra_id: str = ""  # the cluster's name in the cloud, on which names of firewall rules are based
     cloud: CloudSettings = field(default_factory=CloudSettings)  # where the firewall rule is created
-    protocol: Protocol = Protocol.GRPC
-    image: ProxyImage = ProxyImage()
     networks: Networking = Networking()
     node_ips: tuple[IPAddress, ...] = ()  # given by the operator; empty: found on the node
     key_kind: KeyKind = "rsa-2048"
@@ -145,7 +168,6 @@ class Plan:
     # Whether agents of our image dial only into `networks` and what `allow_destinations` adds.
     restrict_destinations: bool = True
     allow_destinations: tuple[str, ...] = ()
-    ports: Ports = field(default_factory=Ports)
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -157,14 +179,8 @@ class Plan:
     @property
     def agent_destinations(self) -> tuple[str, ...]:
         """Returns the rules of what agents may dial; empty: all that is not refused by default."""
-        if not self.restrict_destinations:
-            return ("0.0.0.0/0", "::/0", *self.allow_destinations) if self.allow_destinations else ()
-        pods = (network.cidr for network in self.networks.cluster)
-        return tuple(
-            dict.fromkeys(
-                [*map(str, (*pods, *self.networks.service, *self.networks.machine)), *self.allow_destinations]
-            )
-        )
+        known = self.networks.all if self.restrict_destinations else ()
+        return destination_rules(known, self.allow_destinations)
 
     # --- names in the cluster
 
@@ -184,7 +200,6 @@ class Plan:
         return _NAMESPACES[self.flavour]
 
     server_pod_name = "konnectivity-server"
-    server_pod_namespace = "kube-system"
     daemonset_name = "konnectivity-agent"
     secret_name = "konnectivity-agent-certs"
     role_name = "konnectivity-agent"
@@ -214,6 +229,14 @@ class Plan:
     agent_common_name = "konnectivity-agent"
 
 
+def destination_rules(networks: Iterable[IPNetwork], more: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns rules that permit these networks; if there are none, all that is not refused by default."""
+    known = tuple(map(str, networks))
+    if not known:
+        return ("0.0.0.0/0", "::/0", *more) if more else ()
+    return tuple(dict.fromkeys([*known, *more]))
+
+
 def _validate(plan: Plan) -> None:
     if plan.key_kind not in KEY_KINDS:
         hint = f"one of: {', '.join(KEY_KINDS)}"
@@ -221,9 +244,7 @@ def _validate(plan: Plan) -> None:
     if not VALIDITY_MIN <= plan.validity <= VALIDITY_MAX:
         hint = "1h to 168h: the tunnel is removed after the bootstrap"
         raise OperatorError(f"validity out of range: {plan.validity}", subject="--validity", hint=hint)
-    if not PORT_MIN <= plan.ports.agent <= PORT_MAX:
-        hint = f"from {PORT_MIN} to {PORT_MAX}, the range that upstream's proxy-server accepts"
-        raise OperatorError(f"port out of range: {plan.ports.agent}", subject="--agent-port", hint=hint)
+    validate_agent_port(plan.ports.agent)
     if plan.infra_id and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", plan.infra_id):
         hint = "infraID from metadata.json: lower case letters, digits and dashes"
         raise OperatorError(f"invalid infrastructure ID {plan.infra_id!r}", subject="--infra-id", hint=hint)
@@ -234,6 +255,12 @@ def _validate(plan: Plan) -> None:
         _validate_node_ip(address)
     _validate_networks(plan.networks)
     parse_rules(plan.allow_destinations, ALLOW_FLAG)
+
+
+def validate_agent_port(port: int) -> None:
+    if not PORT_MIN <= port <= PORT_MAX:
+        hint = f"from {PORT_MIN} to {PORT_MAX}, the range that upstream's proxy-server accepts"
+        raise OperatorError(f"port out of range: {port}", subject="--agent-port", hint=hint)
 
 
 def _validate_node_ip(address: IPAddress) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import TunnelPlan
 from bootbridge.bootstrap.render import kubeadm
 from bootbridge.errors import OperatorError
 
@@ -47,7 +47,7 @@ class EgressSetting:
         return replace(self, arguments=tuple(word for word in self.arguments if word not in words))
 
 
-def egress_setting(plan: Plan) -> EgressSetting:
+def egress_setting(plan: TunnelPlan) -> EgressSetting:
     """Returns the setting, which is also in the kubeadm configuration."""
     volumes = kubeadm.extra_volumes(plan)
     return EgressSetting(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan, TunnelPlan
 
 API_VERSIONS = ("apiserver.k8s.io/v1alpha1", "apiserver.k8s.io/v1beta1")
 KIND = "EgressSelectorConfiguration"
@@ -19,7 +19,7 @@ NAMES = ("cluster", "controlplane", "etcd")
 FLAG = "egress-selector-config-file"
 
 
-def configuration(plan: Plan) -> dict[str, Any]:
+def configuration(plan: TunnelPlan) -> dict[str, Any]:
     """Routes calls to pods, services and nodes through the socket, and all others directly."""
     tunnel = {
         "proxyProtocol": str(plan.protocol),

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import TunnelPlan
 from bootbridge.bootstrap.render.egress_selector import FLAG
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
@@ -26,12 +26,12 @@ _SEPARATOR = re.compile(rb"^---(?:[ \t].*)?\n?", re.MULTILINE)
 Document = dict[str, Any]
 
 
-def extra_args(plan: Plan) -> dict[str, str]:
+def extra_args(plan: TunnelPlan) -> dict[str, str]:
     """Returns the kube-apiserver's flags, without dashes."""
     return {FLAG: plan.paths.egress_config_seen_by_apiserver, ROUTING_FLAG: "true"}
 
 
-def extra_volumes(plan: Plan) -> list[Document]:
+def extra_volumes(plan: TunnelPlan) -> list[Document]:
     """Returns the node's directories for the kube-apiserver, read-only."""
     paths = plan.paths
     return [
@@ -50,12 +50,12 @@ def _volume(name: str, file: str, seen_as: str) -> Document:
     }
 
 
-def patch(plan: Plan, api_version: str = V1BETA4) -> Document:
+def patch(plan: TunnelPlan, api_version: str = V1BETA4) -> Document:
     """Returns a ClusterConfiguration that contains only the tunnel."""
     return _patched({"apiVersion": api_version, "kind": KIND}, plan, KIND)
 
 
-def merge(text: bytes, plan: Plan, name: str = "the kubeadm configuration") -> bytes:
+def merge(text: bytes, plan: TunnelPlan, name: str = "the kubeadm configuration") -> bytes:
     """Returns a user's configuration with the tunnel. Idempotent.
 
     Only the ClusterConfiguration is serialised again, without its comments. All other documents stay
@@ -100,7 +100,7 @@ def _load(part: bytes, name: str) -> Any:
         raise OperatorError(f"invalid YAML: {what}", subject=name) from error
 
 
-def _patched(document: Document, plan: Plan, name: str) -> Document:
+def _patched(document: Document, plan: TunnelPlan, name: str) -> Document:
     if document.get("apiVersion") not in (V1BETA3, V1BETA4):
         hint = f"supported: {V1BETA3}, {V1BETA4}; use 'kubeadm config migrate'"
         version = document.get("apiVersion")
@@ -118,7 +118,7 @@ def _patched(document: Document, plan: Plan, name: str) -> Document:
     return merged
 
 
-def _add_to_map(server: Document, plan: Plan, name: str) -> None:
+def _add_to_map(server: Document, plan: TunnelPlan, name: str) -> None:
     """Adds flags in v1beta3, where extraArgs is a map."""
     given = server.get("extraArgs") or {}
     if not isinstance(given, dict):
@@ -129,7 +129,7 @@ def _add_to_map(server: Document, plan: Plan, name: str) -> None:
     server["extraArgs"] = given
 
 
-def _add_to_list(server: Document, plan: Plan, name: str) -> None:
+def _add_to_list(server: Document, plan: TunnelPlan, name: str) -> None:
     """Adds flags in v1beta4, where extraArgs is a list of names and values."""
     given = server.get("extraArgs") or []
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
@@ -150,7 +150,7 @@ def _reject_conflict(flag: str, given: list[Any], wanted: str, name: str) -> Non
         raise OperatorError(text, subject=name, hint=f"remove it: the tunnel requires {wanted!r}")
 
 
-def _add_volumes(server: Document, plan: Plan, name: str) -> None:
+def _add_volumes(server: Document, plan: TunnelPlan, name: str) -> None:
     given = server.get("extraVolumes") or []
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise OperatorError("apiServer.extraVolumes: list of volumes required", subject=name)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS, NodeValues
-from bootbridge.bootstrap.plan.plan import Flavour, Plan
+from bootbridge.bootstrap.plan.permanent import PermanentPlan
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, TunnelPlan
 from bootbridge.bootstrap.render import program_flags
 from bootbridge.common.files import Asset, Tree
 from bootbridge.common.yaml_text import to_yaml
@@ -29,6 +30,8 @@ TOLERATES_ALL = {"tolerations": [{"operator": "Exists"}]}
 GRACE_BEYOND_DRAIN_SECONDS = 5
 # No limits: a throttled or killed pod would make webhooks unreachable.
 REQUESTS = {"requests": {"cpu": "40m", "memory": "64Mi"}}
+# Allows writing to /run and /etc, whose SELinux labels forbid it to containers.
+UNCONFINED = {"seLinuxOptions": {"type": "spc_t"}}
 # Changes the pod when the certificates change, so that no pod continues with old ones.
 CA_ANNOTATION = "bootbridge-ca-cert"
 
@@ -38,6 +41,25 @@ CA_ANNOTATION = "bootbridge-ca-cert"
 
 def server_pod(plan: Plan, values: NodeValues) -> Manifest:
     """Returns the static pod for the bootstrap node's kubelet."""
+    # On OpenShift it is not needed although no directory is relabelled: CRI-O runs pods in the host network
+    # unconfined (spc_t) by default (`hostnetwork_disable_selinux = true`). Where that is off, the server
+    # cannot create its socket; docs/install.md says what to do.
+    selinux = {} if plan.flavour is Flavour.OPENSHIFT else UNCONFINED
+    pod = _static_server_pod(plan, values.image, program_flags.server_args(plan), selinux)
+    pod["metadata"]["annotations"] = {CA_ANNOTATION: values.ca_cert_base64}
+    return pod
+
+
+def permanent_server_pod(plan: PermanentPlan) -> Manifest:
+    """Returns the static pod for the kubelet of each control plane."""
+    args = program_flags.permanent_server_args(plan)
+    pod = _static_server_pod(plan, plan.image.reference, args, UNCONFINED)
+    pod["spec"]["containers"][0]["env"] = [_from_field("NODE_NAME", "spec.nodeName")]
+    return pod
+
+
+def _static_server_pod(plan: TunnelPlan, image: str, args: list[str], selinux: Manifest) -> Manifest:
+    """Returns a server beside a kube-apiserver."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -45,7 +67,6 @@ def server_pod(plan: Plan, values: NodeValues) -> Manifest:
             "name": plan.server_pod_name,
             "namespace": plan.server_pod_namespace,
             "labels": plan.server_labels,
-            "annotations": {CA_ANNOTATION: values.ca_cert_base64},
         },
         "spec": {
             "hostNetwork": True,
@@ -58,7 +79,7 @@ def server_pod(plan: Plan, values: NodeValues) -> Manifest:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": program_flags.SERVER_DRAIN_SECONDS + GRACE_BEYOND_DRAIN_SECONDS,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [_server_container(plan, values)],
+            "containers": [_server_container(plan, image, args, selinux)],
             "volumes": [
                 _host_directory("socket", plan.paths.socket_directory, "DirectoryOrCreate"),
                 _host_directory("certificates", plan.paths.tls, "Directory"),
@@ -67,19 +88,19 @@ def server_pod(plan: Plan, values: NodeValues) -> Manifest:
     }
 
 
-def _server_container(plan: Plan, values: NodeValues) -> Manifest:
+def _server_container(plan: TunnelPlan, image: str, args: list[str], selinux: Manifest) -> Manifest:
     probe = {"host": program_flags.LOOPBACK, "port": plan.ports.server_health, "scheme": "HTTP"}
     return {
         "name": plan.server_pod_name,
-        "image": values.image,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["/usr/bin/proxy-server"],
-        "args": program_flags.server_args(plan),
+        "args": args,
         "livenessProbe": _probe("/healthz", probe, period=10, failures=3, delay=10),
         # Ready means that an agent is connected. Liveness does not depend on agents.
         "readinessProbe": _probe("/readyz", probe, period=2, failures=1),
         "resources": REQUESTS,
-        "securityContext": {"runAsUser": 0, "runAsGroup": 0, **HARDENED, **_selinux(plan)},
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, **HARDENED, **selinux},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "socket", "mountPath": plan.paths.socket_directory},
@@ -90,16 +111,6 @@ def _server_container(plan: Plan, values: NodeValues) -> Manifest:
             },
         ],
     }
-
-
-def _selinux(plan: Plan) -> Manifest:
-    """Allows writing to /run and /etc, whose SELinux labels forbid it to containers.
-
-    On OpenShift it is not needed although no directory is relabelled: CRI-O runs pods in the host network
-    unconfined (spc_t) by default (`hostnetwork_disable_selinux = true`). Where that is off, the server cannot
-    create its socket; docs/install.md says what to do.
-    """
-    return {} if plan.flavour is Flavour.OPENSHIFT else {"seLinuxOptions": {"type": "spc_t"}}
 
 
 # --- the agents in the cluster

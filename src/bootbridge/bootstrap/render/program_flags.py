@@ -7,8 +7,12 @@ only, TLS 1.3 only, and a graceful shutdown.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
 from bootbridge.bootstrap.machine.node_values import NodeValues
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.permanent import PermanentPlan
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, Plan, TunnelPlan
 
 CERTIFICATES_SEEN_BY_SERVER = "/etc/konnectivity"
 CERTIFICATES_SEEN_BY_AGENT = "/etc/konnectivity"
@@ -23,6 +27,15 @@ AGENT_DRAIN_SECONDS = 25
 
 def server_args(plan: Plan) -> list[str]:
     """Returns the arguments of proxy-server."""
+    return [
+        *_listener_args(plan),
+        f"--cluster-ca-cert={CERTIFICATES_SEEN_BY_SERVER}/ca.crt",
+        *(_our_server_args(plan) if plan.image.is_ours else ["--proxy-strategies=destHost,defaultRoute"]),
+    ]
+
+
+def _listener_args(plan: TunnelPlan) -> list[str]:
+    """Returns sockets, ports and certificates, which every server has."""
     tls, ports = CERTIFICATES_SEEN_BY_SERVER, plan.ports
     return [
         "--logtostderr=true",
@@ -33,15 +46,16 @@ def server_args(plan: Plan) -> list[str]:
         f"--agent-port={ports.agent}",
         f"--cluster-cert={tls}/server.crt",
         f"--cluster-key={tls}/server.key",
-        f"--cluster-ca-cert={tls}/ca.crt",
         f"--health-port={ports.server_health}",
         f"--health-bind-address={LOOPBACK}",
         f"--admin-port={ports.server_admin}",
         f"--admin-bind-address={LOOPBACK}",
         f"--keepalive-time={KEEPALIVE}",
         f"--frontend-keepalive-time={KEEPALIVE}",
-        *(_our_server_args(plan) if plan.image.is_ours else ["--proxy-strategies=destHost,defaultRoute"]),
     ]
+
+
+_OUR_LIMITS = ("--tls-min-version=VersionTLS13", f"--graceful-shutdown-timeout={SERVER_DRAIN_SECONDS}s")
 
 
 def _our_server_args(plan: Plan) -> list[str]:
@@ -49,24 +63,46 @@ def _our_server_args(plan: Plan) -> list[str]:
     return [
         "--proxy-strategies=destHost,cidr,defaultRoute,direct",
         f"--direct-cidrs={','.join(map(str, plan.networks.machine))}",
-        "--tls-min-version=VersionTLS13",
-        f"--graceful-shutdown-timeout={SERVER_DRAIN_SECONDS}s",
-        *_proof_args(plan),
+        *_OUR_LIMITS,
+        f"--agent-namespace={plan.namespace}",
+        f"--agent-service-account={plan.service_account_name}",
+        *_proof_args(plan.networks.cluster, f"{CERTIFICATES_SEEN_BY_SERVER}/{APISERVER_ADDRESS_FILE}"),
     ]
 
 
-def _proof_args(plan: Plan) -> list[str]:
+def _proof_args(pods: Iterable[ClusterNetwork], kubeconfig: str) -> list[str]:
     """Bounds what agents may advertise by the node that they prove."""
     sizes = {
         network.cidr.version: network.host_prefix
-        for network in sorted(plan.networks.cluster, key=lambda network: network.host_prefix)
+        for network in sorted(pods, key=lambda network: network.host_prefix)
     }
     return [
         "--agent-identifier-proof=token",
-        f"--agent-namespace={plan.namespace}",
-        f"--agent-service-account={plan.service_account_name}",
-        f"--agent-proof-kubeconfig={CERTIFICATES_SEEN_BY_SERVER}/{APISERVER_ADDRESS_FILE}",
+        f"--agent-proof-kubeconfig={kubeconfig}",
         *(f"--node-cidr-mask-size-ipv{version}={size}" for version, size in sorted(sizes.items())),
+    ]
+
+
+def permanent_server_args(plan: PermanentPlan) -> list[str]:
+    """Returns the arguments of a permanent proxy-server. The kubelet expands `$(NODE_NAME)`."""
+    kubeconfig = f"{CERTIFICATES_SEEN_BY_SERVER}/{PurePosixPath(plan.paths.server_kubeconfig).name}"
+    names_agents = plan.reviews_tokens or plan.prove_nodes
+    return [
+        *_listener_args(plan),
+        "--server-id=$(NODE_NAME)",
+        *(["--enable-lease-controller=true"] if plan.publishes_leases else []),
+        *([f"--server-count={plan.server_count}"] if plan.server_count else []),
+        *([f"--kubeconfig={kubeconfig}"] if plan.publishes_leases or plan.reviews_tokens else []),
+        *([f"--agent-namespace={plan.agent_namespace}"] if names_agents else []),
+        *([f"--agent-service-account={plan.agent_service_account}"] if names_agents else []),
+        *(
+            [f"--authentication-audience={plan.token_audience}"]
+            if plan.reviews_tokens
+            else [f"--cluster-ca-cert={CERTIFICATES_SEEN_BY_SERVER}/ca.crt"]
+        ),
+        *(_proof_args(plan.cluster_networks, kubeconfig) if plan.prove_nodes else []),
+        "--proxy-strategies=destHost,cidr,defaultRoute",
+        *_OUR_LIMITS,
     ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from bootbridge.bootstrap.diagnose.check.rendered_files import PRIVATE_KEY, egress_faults
 from bootbridge.bootstrap.diagnose.check.result import (
     CheckResult,
     at,
@@ -23,7 +24,7 @@ from bootbridge.bootstrap.diagnose.check.result import (
     run,
     warned,
 )
-from bootbridge.bootstrap.diagnose.check.tree import PLACEHOLDER, PRIVATE_KEY, egress_faults
+from bootbridge.bootstrap.diagnose.check.tree import PLACEHOLDER
 from bootbridge.bootstrap.machine import address, certificates, network
 from bootbridge.bootstrap.plan import payload_programs
 from bootbridge.bootstrap.plan import record as plan_record

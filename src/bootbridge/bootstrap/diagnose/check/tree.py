@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_network
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from bootbridge.bootstrap.diagnose.check import permanent_servers
+from bootbridge.bootstrap.diagnose.check.permanent_servers import PermanentTree
+from bootbridge.bootstrap.diagnose.check.rendered_files import (
+    RENDER_AGAIN,
+    RenderedFiles,
+    as_rendered,
+    complete,
+    egress,
+    identity_faults,
+    modes,
+    no_private_key,
+    server_pod_faults,
+)
 from bootbridge.bootstrap.diagnose.check.result import (
     CheckResult,
     at,
     failed,
     judged,
-    mapping,
     not_run,
     passed,
     run,
@@ -30,9 +40,7 @@ from bootbridge.bootstrap.plan import payload_programs, record
 from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, PAYLOAD_IMAGE_NAME, Flavour, IPNetwork, Plan
 from bootbridge.bootstrap.render import egress_selector, node_files, output_directory
 from bootbridge.common.files import Tree
-from bootbridge.errors import OperatorError
 
-RENDER_AGAIN = "render or inject it again"
 HOOKS = ("bootbridge_setup", "bootbridge_manifests", "bootbridge_cleanup")
 # Reserved by OVN-Kubernetes in its default configuration.
 OVN_RESERVED = tuple(
@@ -42,25 +50,18 @@ OVN_RESERVED = tuple(
     )
 )
 PLACEHOLDER = re.compile(rb"@BOOTBRIDGE_[A-Z0-9_]+@")
-PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{16}")
-_BASE64 = re.compile(rb"LS0tLS1CRUdJTi[A-Za-z0-9+/=]+")
 _BASH_SECONDS = 10
 
 
 @dataclass(frozen=True)
-class PlannedTree:
-    """Files by their absolute paths on the node, and the plan that they were made from."""
+class PlannedTree(RenderedFiles):
+    """The files of a bootstrap node, and the plan that they were made from."""
 
     plan: Plan
-    tree: Tree = field(repr=False)
 
-    def data(self, path: str) -> bytes:
-        if path not in self.tree:
-            raise OperatorError("file not found", subject=path, hint=RENDER_AGAIN)
-        return self.tree[path].data
-
-    def yaml(self, path: str) -> dict[Any, Any]:
-        return mapping(self.data(path), path)
+    @property
+    def wanted(self) -> Tree:
+        return node_files.node_files(self.plan)
 
     def template(self, name: str) -> dict[Any, Any]:
         return self.yaml(f"{self.plan.paths.templates}/{name}")
@@ -69,6 +70,8 @@ class PlannedTree:
 def of_directory(directory: Path) -> list[CheckResult]:
     """Checks a directory that `bootbridge render` wrote, with later changes."""
     tree = {f"/{path}": asset for path, asset in output_directory.read(directory).items()}
+    if permanent := record.find_permanent(tree, str(directory)):
+        return permanent_servers.of_tree(PermanentTree(permanent, tree))
     return of_tree(PlannedTree(record.find(tree, str(directory)), tree))
 
 
@@ -86,57 +89,9 @@ def _plan(subject: PlannedTree) -> CheckResult:
     )
 
 
-def _complete(subject: PlannedTree) -> CheckResult:
-    wanted = node_files.node_files(subject.plan)
-    missing = sorted(set(wanted) - set(subject.tree))
-    return judged([f"{path} is missing" for path in missing], f"{len(wanted)} files", RENDER_AGAIN)
-
-
-def _as_rendered(subject: PlannedTree) -> CheckResult:
-    """Changes by hand are allowed, but reported."""
-    wanted = node_files.node_files(subject.plan)
-    changed = [path for path, asset in wanted.items() if subject.data(path) != asset.data]
-    if changed:
-        return warned(
-            f"changed by hand, or by another version: {', '.join(changed)}", "check whether this is intended"
-        )
-    return passed("all files are identical to what this version renders")
-
-
-def _modes(subject: PlannedTree) -> CheckResult:
-    faults = [
-        f"{path} has mode {subject.tree[path].mode:04o}, not {asset.mode:04o}"
-        for path, asset in node_files.node_files(subject.plan).items()
-        if path in subject.tree and subject.tree[path].mode & ~asset.mode
-    ]
-    return judged(faults, "no file mode is wider than planned", "chmod them, or render again")
-
-
-def _no_private_key(subject: PlannedTree) -> CheckResult:
-    """Certificates are issued on the node: a key in these files would be exposed to all their readers."""
-    found = [
-        path for path, asset in subject.tree.items() if any(map(PRIVATE_KEY.search, _decodings(asset.data)))
-    ]
-    return judged(
-        [f"{path} contains a private key" for path in found],
-        "no file contains a private key",
-        "remove it, and replace the key: it has been exposed",
-    )
-
-
-def _decodings(data: bytes) -> Iterator[bytes]:
-    """Yields the data itself, and every base64-encoded PEM block in it."""
-    yield data
-    for match in _BASE64.findall(data):
-        try:
-            yield base64.b64decode(match[: len(match) // 4 * 4])
-        except binascii.Error:
-            continue
-
-
 def _placeholders(subject: PlannedTree) -> CheckResult:
     """All placeholders of a fresh rendering exist, and no unknown ones."""
-    used, wanted = _used(subject.tree, subject.plan), _used(node_files.node_files(subject.plan), subject.plan)
+    used, wanted = _used(subject.tree, subject.plan), _used(subject.wanted, subject.plan)
     known = set(vars(PLACEHOLDERS).values())
     faults = [f"unknown placeholder {name}" for name in sorted(used - known)]
     faults += [f"placeholder {name} is missing" for name in sorted(wanted - used)]
@@ -149,30 +104,6 @@ def _used(tree: Tree, plan: Plan) -> set[str]:
 
 
 # --- the kube-apiserver's side
-
-
-def _egress(subject: PlannedTree) -> CheckResult:
-    plan = subject.plan
-    document = subject.yaml(plan.paths.egress_config)
-    return judged(
-        egress_faults(document, plan), f"cluster traffic goes to the socket by {plan.protocol}", RENDER_AGAIN
-    )
-
-
-def egress_faults(document: dict[Any, Any], plan: Plan) -> list[str]:
-    """Returns what the kube-apiserver would reject, and what would bypass the server."""
-    faults = egress_selector.validate(document)
-    if faults:
-        return faults
-    selections = {str(each.get("name")).lower(): each for each in at(document, "egressSelections") or ()}
-    connection = at(selections, "cluster", "connection")
-    socket = at(connection, "transport", "uds", "udsName")
-    if socket != plan.paths.socket_seen_by_apiserver:
-        return [f"cluster traffic goes to {socket}, not to {plan.paths.socket_seen_by_apiserver}"]
-    protocol = at(connection, "proxyProtocol")
-    if protocol != plan.protocol:
-        return [f"the kube-apiserver would use {protocol}, the server {plan.protocol}"]
-    return []
 
 
 def _override(subject: PlannedTree) -> CheckResult:
@@ -200,19 +131,9 @@ def _override(subject: PlannedTree) -> CheckResult:
 
 def _server_pod(subject: PlannedTree) -> CheckResult:
     plan, pod = subject.plan, subject.template("server-pod.yaml")
-    container = at(pod, "spec", "containers", 0)
-    arguments = [*(at(container, "command") or ()), *(at(container, "args") or ())]
-    wanted = [
-        f"--uds-name={plan.paths.socket}",
-        f"--agent-port={plan.ports.agent}",
-        f"--mode={plan.protocol.server_mode}",
-        "--server-port=0",
-    ]
     faults = [
         *_identity(pod, "Pod", plan.server_pod_name, plan.server_pod_namespace),
-        *(f"{word} is missing" for word in wanted if word not in arguments),
-        *([] if at(pod, "spec", "hostNetwork") is True else ["hostNetwork is not set"]),
-        *([] if at(container, "readinessProbe") else ["readinessProbe is missing"]),
+        *server_pod_faults(pod, plan),
     ]
     return judged(
         faults, f"agents on {plan.ports.agent}, kube-apiserver on {plan.paths.socket}", RENDER_AGAIN
@@ -276,15 +197,10 @@ def _namespace(subject: PlannedTree) -> CheckResult:
 
 def _identity(document: dict[Any, Any], kind: str, name: str, namespace: str | None) -> Iterator[str]:
     """Clean-up finds objects by kind, name and label; others would remain."""
-    metadata = at(document, "metadata")
-    for what, found, wanted in (
-        ("kind", document.get("kind"), kind),
-        ("name", at(metadata, "name"), name),
-        ("namespace", at(metadata, "namespace"), namespace),
-        (f"label {BOOTSTRAP_ONLY}", at(metadata, "labels", BOOTSTRAP_ONLY), "true"),
-    ):
-        if found != wanted:
-            yield f"{what} is {found}, not {wanted}"
+    yield from identity_faults(document, kind, name, namespace)
+    found = at(document, "metadata", "labels", BOOTSTRAP_ONLY)
+    if found != "true":
+        yield f"label {BOOTSTRAP_ONLY} is {found}, not true"
 
 
 # --- the script
@@ -357,11 +273,11 @@ def _overlap(one: IPNetwork, two: IPNetwork) -> bool:
 
 CHECKS: dict[str, Callable[[PlannedTree], CheckResult]] = {
     "plan-record": _plan,
-    "files-complete": _complete,
-    "as-rendered": _as_rendered,
-    "modes": _modes,
-    "no-private-key": _no_private_key,
-    "egress-config": _egress,
+    "files-complete": complete,
+    "as-rendered": as_rendered,
+    "modes": modes,
+    "no-private-key": no_private_key,
+    "egress-config": egress,
     "config-override": _override,
     "server-pod": _server_pod,
     "agent-daemonset": _agent_daemonset,
