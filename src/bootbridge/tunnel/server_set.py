@@ -32,8 +32,8 @@ JITTER = 0.1
 QUICK_RETRIES_PER_SERVER = 4
 QUICK_RETRIES_MAX = 32
 QUICK_RETRY_FRACTION = 0.05
-# A lost server is usually one that restarts. Its kubelet takes 10 to 20 s to replace a static pod, after which
-# the backoff would have reached 5 to 10 s, and until an agent is back, every call of the kube-apiserver fails.
+# A lost server is usually one that restarts. A kubelet takes 10 to 20 s to replace a static pod; by then the
+# backoff would have reached 5 to 10 s, and until an agent is back, every call of the kube-apiserver fails.
 RESTART_RETRIES = 30
 
 
