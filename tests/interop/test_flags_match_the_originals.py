@@ -40,6 +40,7 @@ OURS_ALONE = {
         "agent-default-route",
         "agent-max-age",
         "audit-log",
+        "first-agent-timeout",
         "node-cidr-mask-size-ipv4",
         "node-cidr-mask-size-ipv6",
         "allow-destinations",

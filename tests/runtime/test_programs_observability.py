@@ -197,7 +197,9 @@ def test_logs_are_one_json_object_per_line_if_asked_for(programs: Programs) -> N
 def test_a_busy_tunnel_is_quiet_in_the_log(programs: Programs, endpoint: Endpoints) -> None:
     """By default nothing is logged per connection or per packet."""
     server, agent = programs.pair()
-    agent.wait_for_log("server connected")  # which it hears a moment after the server is ready
+    # A thread writes each log, a moment after the event.
+    agent.wait_for_log("server connected")
+    server.wait_for_log("agent connected")
     before = len(server.log), len(agent.log)
     for _ in range(20):
         tunnel = dial(server, endpoint(echo).address)

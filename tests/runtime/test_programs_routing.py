@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_a_dial_is_sent_to_the_agent_whose_identifiers_match_best(
 
 def test_cidr_alone_refuses_a_destination_outside_all_networks(programs: Programs, web: HttpEndpoint) -> None:
     """Refused as `No agent available`, and counted, in HTTP CONNECT too."""
-    server = programs.server(flags={"proxy-strategies": "cidr"})
+    server = programs.server(flags={"proxy-strategies": "cidr", "first-agent-timeout": "0"})
     programs.agent(server, flags={"agent-identifiers": "cidr=10.0.0.0/8"})
     server.wait_for_agents(1)
     with pytest.raises(RefusedDialError, match="No agent available") as refused:
@@ -53,6 +54,20 @@ def test_cidr_alone_refuses_a_destination_outside_all_networks(programs: Program
     assert refused.value.status == 500
     assert server.metric("dial_failure_count", reason="no_agent") == 1
     server.wait_for_log("dial refused")
+
+
+@pytest.mark.parametrize("mode", ["http-connect", "grpc"])
+def test_a_call_right_after_the_servers_start_waits_for_the_first_agent(
+    programs: Programs, mode: str, web: HttpEndpoint
+) -> None:
+    """So that a restart of the server fails as few calls as possible."""
+    server = programs.server(mode=mode, flags={"first-agent-timeout": "20s"})
+    with ThreadPoolExecutor(1) as caller:
+        answer = caller.submit(fetch, server, web.address)
+        until(lambda: server.metric("pending_backend_dials") == 1, "the call waits")
+        assert [row["waiting_for"] for row in server.admin.status()["connections"]] == ["agent to connect"]
+        programs.agent(server)
+        assert answer.result() == HELLO
 
 
 def test_a_server_is_ready_if_any_strategy_can_serve(programs: Programs, web: HttpEndpoint) -> None:

@@ -12,10 +12,11 @@ from bootbridge.runtime.sliced_work import run_at_once
 from bootbridge.runtime.status_query import ROWS_MAX, StatusQuery
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
+from bootbridge.tunnel.dial import Dial, DirectDial
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.frontend import ConnectFrontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import PacketStream
-from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
+from bootbridge.tunnel.proxy_core import ProxyCore
 from bootbridge.tunnel.route import AgentRoute
 from bootbridge.tunnel.server_metrics import DIRECTIONS
 from bootbridge.wire import packets as p
@@ -86,10 +87,12 @@ class Checks:
             return start(front, protocol, address)  # type: ignore[arg-type]
 
         def send_to_agent(dial: Dial) -> Dial | DirectDial | None:
+            sent = send(dial)
+            if dial in core.early_dials:
+                return sent  # tried when an agent connects
             tries[dial] = tries.get(dial, 0) + 1
             if tries[dial] > 2:
                 raise Violation(6, f"{dial} was tried {tries[dial]} times")
-            sent = send(dial)
             if isinstance(sent, Dial):
                 self._check_choice(core, sent)
             return sent
@@ -167,7 +170,9 @@ class Checks:
             self._check_stream(agent)
         self._check_fronts(core)
         routes += len(core.direct_routes)
-        dials += len(core.direct_dials)
+        dials += len(core.direct_dials) + len(core.early_dials)
+        for dial in core.early_dials:
+            self._check_deadline(core, dial)
         self._check_gauges(server, routes, dials, queued_up, queued_down)
         self._check_counters(server, routes, dials)
         self._check_records(server, dials)
@@ -178,6 +183,9 @@ class Checks:
     def _check_dial(self, core: ProxyCore, agent: AgentStream, dial: Dial) -> None:
         if dial.agent is not agent:
             raise Violation(3, f"{dial} is in the table of {agent}")
+        self._check_deadline(core, dial)
+
+    def _check_deadline(self, core: ProxyCore, dial: Dial) -> None:
         if dial.timer.cancelled or dial.timer.when < core.timers.now():
             raise Violation(3, f"{dial} is pending without a deadline")
 
@@ -215,11 +223,10 @@ class Checks:
             dialling, route = front._dial, front._route
             if isinstance(dialling, Dial):
                 agent = dialling.agent
-                if (
-                    agent is None
-                    or agent not in core.agent_registry
-                    or agent.dials.get(dialling.id) is not dialling
-                ):
+                if agent is None:
+                    if dialling not in core.early_dials:
+                        raise Violation(3, f"{front} waits for {dialling}, which is not in any table")
+                elif agent not in core.agent_registry or agent.dials.get(dialling.id) is not dialling:
                     raise Violation(3, f"{front} waits for {dialling}, which is not in any table")
             elif isinstance(dialling, DirectDial) and dialling not in core.direct_dials:
                 raise Violation(3, f"{front} waits for {dialling}, which is not in any table")

@@ -163,7 +163,11 @@ class ServerProcess(Process):
             direct_cidrs=[ip_network("192.0.0.0/16")],
             server_id=f"{self.name}-{scenario.env.count(0, 10**9)}",
             server_count=lambda: scenario.options.servers,
-            limits=Limits(dial_seconds=scenario.options.dial_seconds, stall_seconds=STALL_SECONDS),
+            limits=Limits(
+                dial_seconds=scenario.options.dial_seconds,
+                stall_seconds=STALL_SECONDS,
+                first_agent_seconds=scenario.options.first_agent_seconds,
+            ),
             timers=self.pump.timers,
             wall_clock=self.env.clock,
             rng=Random(scenario.env.count(0, 1 << 60)),

@@ -54,6 +54,7 @@ class Options:
     faults: int
     exchanges: int
     dial_seconds: float
+    first_agent_seconds: float
 
     @classmethod
     def draw(cls, env: Environment) -> Options:
@@ -73,6 +74,7 @@ class Options:
             faults=0 if calm else env.count(1, 6),
             exchanges=env.count(3, 9),
             dial_seconds=30.0 if env.chance(0.5) else 6.0,
+            first_agent_seconds=5.0 if env.chance(0.5) else 0.0,
         )
 
 

@@ -380,6 +380,7 @@ class ServerHarness(Harness):
         dial_seconds: float = 30.0,
         stall_seconds: float = 10.0,
         agent_age_seconds: float = 0.0,
+        first_agent_seconds: float = 0.0,
         authenticate: Authenticator | None = None,
     ) -> None:
         super().__init__()
@@ -390,7 +391,7 @@ class ServerHarness(Harness):
             direct_cidrs=[ip_network("192.0.2.0/24")],
             server_id="server-1",
             server_count=lambda: 1,
-            limits=Limits(dial_seconds, stall_seconds, agent_age_seconds),
+            limits=Limits(dial_seconds, stall_seconds, agent_age_seconds, first_agent_seconds),
             timers=self.timers,
             wall_clock=self.timers.now,
             rng=Random(7),

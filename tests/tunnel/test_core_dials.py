@@ -418,3 +418,72 @@ def test_an_invalid_cidr_is_logged() -> None:
         assert harness.event_log.about("agent advertises an invalid CIDR") == [
             {"agent": "a", "cidr": "10.0.0.0/99"}
         ]
+
+
+# --- right after the start ------------------------------------------------------------------
+
+
+def test_a_dial_right_after_the_start_waits_for_the_first_agent() -> None:
+    """Agents need a moment to find a server that was just started."""
+    with ServerHarness(first_agent_seconds=5.0) as harness:
+        connect, grpc_caller = harness.connect_caller().connect(), harness.grpc_caller()
+        grpc_caller.send(p.DialRequest("tcp", "10.0.0.1:80", 9))
+        harness.after(4.0)
+        assert harness.core.dial_count == 2
+        agent = harness.agent()
+        first, second = [packet.random for packet in agent.received if isinstance(packet, p.DialRequest)]
+        agent.received.clear()
+        agent.send(p.DialResponse("", 1, first), p.DialResponse("", 2, second))
+        connect.expect_status(200)
+        grpc_caller.expect(p.DialResponse("", 2, 9))
+
+
+def test_a_dial_waits_no_longer_than_the_start_lasts() -> None:
+    """Then it is refused as without the wait, and later ones at once."""
+    with ServerHarness(first_agent_seconds=5.0) as harness:
+        early = harness.connect_caller().connect()
+        harness.after(4.9)
+        assert harness.core.dial_count == 1
+        harness.after(0.2)
+        early.expect_status(500)
+        harness.connect_caller().connect().expect_status(500)
+        assert harness.failures("no_agent") == 2
+        assert harness.core.dial_count == 0
+
+
+def test_an_early_dial_whose_own_deadline_is_shorter_is_refused_for_want_of_an_agent() -> None:
+    """Not as a timeout of an agent: there was none."""
+    with ServerHarness(dial_seconds=2.0, first_agent_seconds=5.0) as harness:
+        caller = harness.connect_caller().connect()
+        harness.after(2.1)
+        caller.expect_status(500)
+        assert harness.failures("no_agent") == 1
+
+
+def test_an_early_dial_that_its_caller_gives_up_is_never_sent() -> None:
+    with ServerHarness(first_agent_seconds=5.0) as harness:
+        harness.grpc_caller().send(p.DialRequest("tcp", "10.0.0.1:80", 9)).send(p.CloseDial(9))
+        assert harness.core.dial_count == 0
+        harness.agent().expect_nothing()
+        assert harness.failures("frontend_close") == 1
+
+
+@pytest.mark.parametrize("stop", ["stop_accepting", "close"])
+def test_a_server_that_stops_right_after_its_start_refuses_early_dials(stop: str) -> None:
+    """A graceful stop does not wait for agents that will not come."""
+    with ServerHarness(first_agent_seconds=5.0) as harness:
+        connect, grpc_caller = harness.connect_caller().connect(), harness.grpc_caller()
+        grpc_caller.send(p.DialRequest("tcp", "10.0.0.1:80", 9))
+        getattr(harness.core, stop)()
+        connect.expect_status(500)
+        grpc_caller.expect(p.DialResponse("No agent available", 0, 9))
+        assert harness.core.idle
+
+
+def test_an_agent_that_cannot_take_an_early_dial_leaves_it_waiting_for_another() -> None:
+    with ServerHarness(strategies=[Strategy.DEST_HOST], first_agent_seconds=5.0) as harness:
+        caller = harness.connect_caller().connect("node2:10250")
+        harness.agent("a", identifiers="host=node1").expect_nothing()
+        agent = harness.agent("b", identifiers="host=node2")
+        harness.accept(agent, 1)
+        caller.expect_status(200)

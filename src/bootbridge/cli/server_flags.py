@@ -129,6 +129,11 @@ _LIMITS = (
         "Timeout of a dial by an agent. 0 means 30s.",
     ),
     Flag(
+        "first-agent-timeout",
+        "How long after the start of this server a dial waits for an agent, since agents need a moment to "
+        "find it. Later, or with 0, a dial without an agent fails at once.",
+    ),
+    Flag(
         "stall-timeout",
         "Timeout of a connection that is stalled because its peer grants no credit. Only that connection "
         "is closed.",

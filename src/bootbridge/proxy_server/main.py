@@ -85,7 +85,10 @@ class ProxyServer:
             server_id=options.server_id,
             server_count=lambda: options.server_count,
             limits=Limits(
-                options.backend_dial_timeout or DIAL_SECONDS_MAX, options.stall_timeout, options.agent_max_age
+                options.backend_dial_timeout or DIAL_SECONDS_MAX,
+                options.stall_timeout,
+                options.agent_max_age,
+                options.first_agent_timeout,
             ),
             timers=self.pump.timers,
             wall_clock=time.time,

@@ -75,6 +75,7 @@ class ServerOptions(ProxyOptions):
     lease_label: str = "k8s-app=konnectivity-server"
     graceful_shutdown_timeout: float = 0.0
     backend_dial_timeout: float = 0.0
+    first_agent_timeout: float = 5.0
     warn_on_channel_limit: bool = True
     insecure_agents: bool = False
     direct_cidrs: tuple[str, ...] = ()
@@ -259,6 +260,7 @@ def _lease_label(options: ServerOptions) -> None:
 def _timeouts(options: ServerOptions) -> None:
     require_duration(options.graceful_shutdown_timeout, "graceful-shutdown-timeout")
     require_duration(options.backend_dial_timeout, "backend-dial-timeout")
+    require_duration(options.first_agent_timeout, "first-agent-timeout")
 
 
 def _agent_max_age(options: ServerOptions) -> None:

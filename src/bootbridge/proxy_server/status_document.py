@@ -11,9 +11,10 @@ from bootbridge.runtime.sliced_work import Steps, chunks
 from bootbridge.runtime.status_query import Document, StatusQuery, first_rows, timestamp
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
+from bootbridge.tunnel.dial import Dial, DirectDial
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.identifiers import AgentIdentifiers
-from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
+from bootbridge.tunnel.proxy_core import ProxyCore
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
 
 DESTINATIONS_MAX = 50
@@ -166,7 +167,7 @@ def _serves(agent: AgentStream, strategy: Strategy) -> bool:
 
 def _connections(core: ProxyCore) -> list[Connection]:
     """Returns open and closing connections, and pending dials."""
-    found: list[Connection] = [*core.direct_routes, *core.direct_dials]
+    found: list[Connection] = [*core.direct_routes, *core.direct_dials, *core.early_dials]
     for agent in core.agent_registry:
         found.extend(agent.routes.values())
         found.extend(agent.dials.values())
@@ -233,7 +234,7 @@ def _connection_row(connection: Connection, now: float) -> Document:
 
 def _waiting_for(connection: Connection) -> str:
     if isinstance(connection, Dial):
-        return "agent to answer"
+        return "agent to answer" if connection.agent else "agent to connect"
     if isinstance(connection, DirectDial):
         return "endpoint to answer"
     if connection.state is State.CLOSING or connection.state is State.BOTH_ENDED:

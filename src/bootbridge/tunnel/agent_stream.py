@@ -17,7 +17,8 @@ from bootbridge.wire.hpack_headers import Headers, values_of
 from bootbridge.wire.http2_stream import Stream
 
 if TYPE_CHECKING:
-    from bootbridge.tunnel.proxy_core import Dial, ProxyCore
+    from bootbridge.tunnel.dial import Dial
+    from bootbridge.tunnel.proxy_core import ProxyCore
 
 
 NOT_RETIRED: Final = -1.0

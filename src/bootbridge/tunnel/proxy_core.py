@@ -10,7 +10,7 @@ from random import Random
 from typing import Final, Protocol
 
 from bootbridge.metrics import Counter, Family
-from bootbridge.ports.byte_ports import ByteHandler, BytePort, Dialler, PendingDial
+from bootbridge.ports.byte_ports import Dialler
 from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.throttled_log import ThrottledLog
 from bootbridge.ports.timers import Timer, Timers
@@ -20,6 +20,7 @@ from bootbridge.tunnel.agent_registry import AgentRegistry, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, InvalidAgentMetadata
 from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers
 from bootbridge.tunnel.backend_selection import DirectBackend, NoBackend, ready, select_backend
+from bootbridge.tunnel.dial import Dial, DirectDial
 from bootbridge.tunnel.dial_record import (
     AGENT_LOST,
     BY_CALLER,
@@ -46,7 +47,6 @@ AGENT_PATH: Final = "/AgentService/Connect"
 PROXY_PATH: Final = "/ProxyService/Proxy"
 # kube-apiserver gives up a dial after 30 s; a longer dial would be a leak.
 DIAL_SECONDS_MAX: Final = 30.0
-DIAL_TIMEOUT_TEXT: Final = "timed out waiting for backend dial"
 AGENT_LOST_TEXT: Final = "the agent's connection was lost"
 STOPPING_TEXT: Final = "the proxy server is shutting down"
 
@@ -69,97 +69,7 @@ class Limits:
     dial_seconds: float = DIAL_SECONDS_MAX
     stall_seconds: float = 10.0
     agent_age_seconds: float = 0.0  # 0: none
-
-
-class Dial:
-    """A pending dial, with one agent at a time. It is answered exactly once."""
-
-    __slots__ = (
-        "_core",
-        "address",
-        "agent",
-        "front",
-        "id",
-        "lost",
-        "protocol",
-        "record",
-        "started_at",
-        "timer",
-    )
-
-    def __init__(
-        self, core: ProxyCore, front: Frontend, protocol: str, address: str, record: DialRecord
-    ) -> None:
-        self._core = core
-        self.front = front
-        self.protocol = protocol
-        self.address = address
-        self.record = record
-        self.id = record.id
-        self.started_at = record.started_at
-        self.agent: AgentStream | None = None
-        self.lost: list[AgentStream] = []
-        self.timer: Timer = core.timers.after(core.limits.dial_seconds, self._too_late)
-
-    def __repr__(self) -> str:
-        return f"<Dial {self.address} with {self.agent}>"
-
-    def cancel(self) -> None:
-        """The frontend cancels it."""
-        self._withdraw()
-        self._core.count_cancelled(self.record)
-
-    def _too_late(self) -> None:
-        self._withdraw()
-        if self.agent is not None:
-            self.agent.suspect()
-        self._core.refuse(self, DialFailure(DialFailureCause.TIMEOUT, DIAL_TIMEOUT_TEXT))
-
-    def _withdraw(self) -> None:
-        self.timer.cancel()
-        if self.agent is not None:
-            self.agent.dials.pop(self.id, None)
-            self.agent.send(p.CloseDial(self.id))
-
-
-class DirectDial:
-    """A dial by the server itself."""
-
-    def __init__(self, core: ProxyCore, front: Frontend, address: str, record: DialRecord) -> None:
-        self._core = core
-        self._front = front
-        self.address = address
-        self.record = record
-        self.started_at = core.timers.now()
-        self.pending: PendingDial | None = None
-
-    def __repr__(self) -> str:
-        return f"<DirectDial {self.address}>"
-
-    def cancel(self) -> None:
-        self._core.direct_dials.discard(self)
-        if self.pending is not None:
-            self.pending.cancel()
-        self._core.count_cancelled(self.record)
-
-    def on_dialled(self, port: BytePort) -> ByteHandler:
-        core = self._core
-        core.direct_dials.discard(self)
-        now = core.timers.now()
-        core.metrics.dial_duration_seconds.observe(now - self.started_at)
-        core.dial_history.established(self.record, now)
-        route = DirectRoute(core, self._front, port, self.record)
-        core.direct_routes.add(route)
-        self._front.established(route, 1)
-        return route
-
-    def on_dial_failed(self, error: str, timed_out: bool) -> None:
-        core = self._core
-        core.direct_dials.discard(self)
-        core.event_log.warning("dial refused", address=self.address, hop=SERVER_TO_ENDPOINT, reason=error)
-        failure = DialFailure(DialFailureCause.ENDPOINT, error)
-        core.count_failed(self.record, failure, SERVER_TO_ENDPOINT, error)
-        self._front.refused(failure)
+    first_agent_seconds: float = 0.0  # how long after the start dials wait for an agent
 
 
 class ProxyCore:
@@ -199,6 +109,11 @@ class ProxyCore:
         self.grpc_frontends: set[GrpcFrontend] = set()
         self.direct_dials: set[DirectDial] = set()
         self.direct_routes: set[DirectRoute] = set()
+        # Dials that no agent can take yet. Agents need a moment to find a server that was just started.
+        self.early_dials: dict[Dial, None] = {}
+        self._start_timer: Timer | None = None
+        if limits.first_agent_seconds:
+            self._start_timer = timers.after(limits.first_agent_seconds, self._stop_holding_dials)
         # Agents whose credentials are being checked, with what cancels the check.
         self._agents_waiting: dict[AgentStream, Callable[[], None]] = {}
         self._rng = rng
@@ -284,6 +199,7 @@ class ProxyCore:
             agents=len(self.agent_registry),
         )
         self._admission.report_identifiers(agent)
+        self._retry_early_dials()
 
     def recheck_agents(self) -> None:
         """Disconnects agents whose credentials have ended; to be called every few seconds."""
@@ -341,6 +257,9 @@ class ProxyCore:
             dial.address, self.agent_registry, self.strategies, self._rng, self.direct_cidrs, dial.lost
         )
         if isinstance(choice, NoBackend):
+            if self._start_timer is not None and not dial.lost:
+                self.early_dials[dial] = None
+                return dial
             cause = DialFailureCause.AGENT_LOST if dial.lost else DialFailureCause.NO_AGENT
             text = AGENT_LOST_TEXT if dial.lost else choice.reason
             self.refuse(dial, DialFailure(cause, text), choice.detail)
@@ -360,6 +279,18 @@ class ProxyCore:
         self.direct_dials.add(direct)
         direct.pending = self._dialler.dial(dial.protocol, dial.address, direct)
         return direct
+
+    def _retry_early_dials(self) -> None:
+        early, self.early_dials = self.early_dials, {}
+        for dial in early:
+            self._send_again(dial)
+
+    def _stop_holding_dials(self) -> None:
+        """The time to wait for a first agent is over, or this server stops."""
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        self._retry_early_dials()
 
     def refuse(self, dial: Dial, failure: DialFailure, detail: str = "") -> None:
         dial.timer.cancel()
@@ -426,6 +357,9 @@ class ProxyCore:
             return
         dial.lost.append(agent)
         self.metrics.dial_retries_total.value += 1
+        self._send_again(dial)
+
+    def _send_again(self, dial: Dial) -> None:
         again = self._send_to_agent(dial)
         if isinstance(again, DirectDial):
             dial.front.dial_moved(again)
@@ -456,7 +390,8 @@ class ProxyCore:
 
     @property
     def dial_count(self) -> int:
-        return len(self.direct_dials) + sum(len(agent.dials) for agent in self.agent_registry)
+        with_agents = sum(len(agent.dials) for agent in self.agent_registry)
+        return len(self.early_dials) + len(self.direct_dials) + with_agents
 
     @property
     def idle(self) -> bool:
@@ -472,6 +407,7 @@ class ProxyCore:
         """Refuses new dials; established connections continue. Sends GOAWAY to our own agents, which then
         look for another server. A Go agent would close its established connections on GOAWAY."""
         self.stopping = True
+        self._stop_holding_dials()
         for agent in self.agent_registry:
             if agent.extension:
                 agent.stream.connection.go_away()
@@ -479,6 +415,7 @@ class ProxyCore:
     def close(self) -> None:
         """Closes everything at once."""
         self.stopping = self.closing = True
+        self._stop_holding_dials()
         for front in list(self.connect_frontends):
             front.stop(STOPPING_TEXT)
         # Before the gRPC callers: agents must see a loss, not a close behind an incomplete upload.
@@ -531,7 +468,6 @@ class ProxyCore:
 
 
 CALLER_TO_SERVER: Final = "caller to server"
-SERVER_TO_ENDPOINT: Final = "server to endpoint"
 _HOPS: Final = {
     DialFailureCause.NO_AGENT: "server: no agent",
     DialFailureCause.ENDPOINT: "agent to endpoint",

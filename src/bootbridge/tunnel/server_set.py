@@ -32,7 +32,7 @@ JITTER = 0.1
 QUICK_RETRIES_PER_SERVER = 4
 QUICK_RETRIES_MAX = 32
 QUICK_RETRY_FRACTION = 0.05
-# A lost server usually restarts. Its kubelet takes 10 to 20 s to replace a static pod; by then the
+# A lost server is usually one that restarts. A kubelet takes 10 to 20 s to replace a static pod; by then the
 # backoff would have reached 5 to 10 s, and until an agent is back, every call of the kube-apiserver fails.
 RESTART_RETRIES = 30
 
