@@ -16,7 +16,8 @@ from release.commands import ReleaseError
 # The interpreter behind a virtual environment, not the environment's link to it.
 _PRINT = """
 import platform, sys
-print("%d.%d" % sys.version_info[:2], platform.python_version(), getattr(sys, "_base_executable", sys.executable))
+path = getattr(sys, "_base_executable", sys.executable)
+print("%d.%d" % sys.version_info[:2], platform.python_version(), path)
 """
 
 
