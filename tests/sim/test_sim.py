@@ -38,6 +38,7 @@ ONCE_FAILED = {
     3001287: "a complete download was reset, because the rest of the upload met a closed endpoint",
     4004588: "bytes for a closed endpoint discarded its last data and its end, which Linux does not do",
     3001175: "an END behind a CLOSE_RSP, both of an adversary and held with first bytes, met a closed route",
+    1856: "the same, with a second CLOSE_RSP",
 }
 BLOCK = 50
 FLOOD_SEED = 289  # with most kinds of floods, one of them silent

@@ -321,12 +321,13 @@ def test_a_complete_download_is_not_reset_when_the_upload_comes_too_late(held: b
         assert harness.core.idle
 
 
-def test_an_agent_that_ends_and_closes_in_the_wrong_order_closes_its_own_connection_only() -> None:
+@pytest.mark.parametrize("repeated", [p.End(1), p.CloseResponse("", 1)])
+def test_an_agent_that_sends_more_after_it_closed_closes_its_own_connection_only(repeated: p.Packet) -> None:
     """While the first bytes are held; what it repeats is not kept."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_route(agent)
-        agent.send(p.Data(1, b"x"), p.CloseResponse("", 1), *[p.End(1)] * 1000)
+        agent.send(p.Data(1, b"x"), p.CloseResponse("", 1), *[repeated] * 1000)
         harness.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"x")
         assert caller.port.state == "closed"

@@ -132,7 +132,8 @@ FRONTEND: Final = CloseTable(
 
 # A connection through an agent, in the server. Both directions may have ended while the agent's CLOSE_RSP is
 # still on its way. Releasing the first bytes of an endpoint may close the route in the middle of another
-# event, so a closed route ignores the ends and losses of that moment.
+# event, so a closed route ignores the ends and losses of that moment; also an agent's second CLOSE_RSP or its
+# END behind one, which are held with the first bytes like the packet that closed it.
 AGENT_ROUTE: Final = CloseTable(
     "agent route",
     {
@@ -181,6 +182,8 @@ AGENT_ROUTE: Final = CloseTable(
         },
         State.CLOSED: {
             Event.CALLER_ENDS: State.CLOSED,
+            Event.ENDPOINT_ENDS: State.CLOSED,
+            Event.ENDPOINT_CLOSED: State.CLOSED,
             Event.STREAM_LOST: State.CLOSED,
         },
     },

@@ -257,9 +257,7 @@ class AgentRoute:
 
     def on_ended(self) -> None:
         """END: the endpoint half-closed."""
-        if self._wait_for_first_bytes(self.on_ended) or self.state is State.CLOSED:
-            return
-        if not self._move(Event.ENDPOINT_ENDS):
+        if self._wait_for_first_bytes(self.on_ended) or not self._move(Event.ENDPOINT_ENDS):
             return
         if self.front.end_of_data():
             self._watch_half_open()
