@@ -134,7 +134,7 @@ class Growth:
             cpu_idle_percent=idle_percent,
             cpu_per_agent_ms=cpu_agents / agents * 1e3,
             cpu_per_tunnel_ms=cpu_tunnels / tunnels * 1e3,
-            open_seconds=held["open_seconds"],
+            open_seconds=held["openSeconds"],
             ping_p50_us=ping["p50_us"],
             ping_p99_us=ping["p99_us"],
             connections_per_second=connect["per_second"],

@@ -32,9 +32,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "top": {"common"},
     "frontend_client": {"wire", "runtime"},
     "status_page": {"runtime"},
-    "proxy_server": {"wire", "ports", "tunnel", "runtime", "metrics", "kube", "options", "status_page"},
+    "proxy_server": {
+        *("wire", "ports", "tunnel", "runtime", "metrics", "kube", "options", "status_page"),
+        "common",  # names of fields
+    },
     "proxy_agent": {"wire", "ports", "tunnel", "runtime", "metrics", "kube", "options", "status_page"},
-    "bootstrap": {"frontend_client", "trust", "kube", "runtime", "wire", "common"},
+    "bootstrap": {"frontend_client", "top", "trust", "kube", "runtime", "wire", "common"},
     "join_api": {"trust", "runtime", "common", "wire"},
     "metadata": {"join_api", "trust", "runtime", "common"},
     "join_service": {"join_api", "metadata", "trust", "kube", "runtime", "wire", "common"},

@@ -75,7 +75,7 @@ def test_an_agent_cannot_take_the_dials_of_another_node(
     assert (dials(attacker), dials(victim)) == (0, 1)
     assert server.metric("ignored_identifiers_total") == len(claim.split("&"))
     server.wait_for_log("agent identifiers ignored")
-    ignored = {agent["id"]: agent["ignored_identifiers"] for agent in server.admin.status()["agents"]}
+    ignored = {agent["id"]: agent["ignoredIdentifiers"] for agent in server.admin.status()["agents"]}
     assert ignored == {"attacker": len(claim.split("&")), "victim": 0}
 
 
@@ -219,9 +219,9 @@ def test_claims_of_two_agents_are_visible(programs: Programs) -> None:
     server = programs.server(flags=ROUTING)
     server.wait_for_log("agents may advertise any destination")
     start_agent(programs, server, "victim", "cidr=10.1.0.0/16&host=node1&default-route=true")
-    assert server.admin.status()["overlapping_identifiers"] == []
+    assert server.admin.status()["overlappingIdentifiers"] == []
     start_agent(programs, server, "attacker", "cidr=10.1.2.0/24&host=NODE1&default-route=true")
-    assert server.admin.status()["overlapping_identifiers"] == [
+    assert server.admin.status()["overlappingIdentifiers"] == [
         {"identifier": "host=node1", "agent": "victim", "other": "attacker"},
         {"identifier": "cidr=10.1.0.0/16", "agent": "victim", "other": "attacker"},
         {"identifier": "host=node1", "agent": "attacker", "other": "victim"},

@@ -38,14 +38,14 @@ def port() -> Iterator[int]:
 def test_a_crowd_is_paged_and_summed_up(port: int, open_page: OpenPage) -> None:
     """50 rows a table; the drawing has 8 agents and one node for all others."""
     page = open_page(port)
-    assert page.value("agents_total") == AGENTS
+    assert page.value("agentsTotal") == AGENTS
     assert page.value("routes") == CONNECTIONS
     for section, total in (("agents", AGENTS), ("connections", CONNECTIONS)):
         assert page.evaluate(f"document.querySelectorAll('#{section} tbody tr').length") == 50
         assert f"1–50 of {total:,} {section}" in page.text(f"#{section}")
     assert "992 more agents" in page.text("#path svg.wide")
     page.wait_for_updates(1)
-    assert page.value("agents_total") == AGENTS
+    assert page.value("agentsTotal") == AGENTS
 
 
 def test_every_row_is_reachable_by_links_and_by_the_filter(port: int, open_page: OpenPage) -> None:
@@ -59,4 +59,4 @@ def test_every_row_is_reachable_by_links_and_by_the_filter(port: int, open_page:
     page.go(f"http://127.0.0.1:{port}/?filter=agent-777")
     assert page.evaluate("document.querySelectorAll('#agents tbody tr').length") == 1
     assert page.text("#connections tbody bdi") != ""
-    assert page.value("agents_total") == AGENTS
+    assert page.value("agentsTotal") == AGENTS

@@ -61,7 +61,7 @@ def stalled_upload(server: Server, address: str) -> Iterator[None]:
 
     def sent() -> int:
         (row,) = server.admin.status()["connections"]
-        return int(row["bytes_up"]) if row["waiting_for"] == "endpoint to read" else 0
+        return int(row["bytesUp"]) if row["waitingFor"] == "endpoint to read" else 0
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -108,29 +108,31 @@ def test_numbers_change_under_load_and_equal_status_and_metrics(
     """While load runs, rates and totals grow; afterwards page, /status and /metrics agree to the byte."""
     server, agent = programs.pair()
     pages = {"server": open_page(server), "agent": open_page(agent)}
-    before = pages["server"].value("bytes_to_frontend")
+    before = pages["server"].value("bytesToFrontend")
     with load(server, web.address):
         for page in pages.values():
             page.until(contains("iB/s", "#path"), "a rate in the drawing")
             page.until(contains("iB/s", "#connections"), "a rate of the connection")
-        pages["server"].until(f"{number('bytes_to_frontend')} > {before}", "bytes grow")
-        between = pages["server"].value("bytes_to_frontend")
-        pages["server"].until(f"{number('bytes_to_frontend')} > {between}", "bytes go on growing")
+        pages["server"].until(f"{number('bytesToFrontend')} > {before}", "bytes grow")
+        between = pages["server"].value("bytesToFrontend")
+        pages["server"].until(f"{number('bytesToFrontend')} > {between}", "bytes go on growing")
     until(lambda: server.admin.status()["routes"] == 0, "the connection is closed")
     server_metrics = server.health.metrics()
     status = server.admin.status()
-    for name in ("to_agent", "to_frontend"):
+    for name, direction in (("toAgent", "to_agent"), ("toFrontend", "to_frontend")):
         expected = status["bytes"][name]
         assert expected > 0
-        assert server_metrics[f'{SERVER_METRICS}transferred_bytes_total{{direction="{name}"}}'] == expected
-        pages["server"].until(f"{number(f'bytes_{name}')} === {expected}", f"{name} as in /status")
+        assert (
+            server_metrics[f'{SERVER_METRICS}transferred_bytes_total{{direction="{direction}"}}'] == expected
+        )
+        pages["server"].until(f"{number(f'bytesT{name[1:]}')} === {expected}", f"{name} as in /status")
     agent_metrics = agent.health.metrics()
-    for name in ("to_endpoint", "to_server"):
-        expected = int(agent_metrics[f'{AGENT_METRICS}transferred_bytes_total{{direction="{name}"}}'])
+    for name, direction in (("toEndpoint", "to_endpoint"), ("toServer", "to_server")):
+        expected = int(agent_metrics[f'{AGENT_METRICS}transferred_bytes_total{{direction="{direction}"}}'])
         assert agent.admin.status()["bytes"][name] == expected
-        pages["agent"].until(f"{number(f'bytes_{name}')} === {expected}", f"{name} as in /metrics")
+        pages["agent"].until(f"{number(f'bytesT{name[1:]}')} === {expected}", f"{name} as in /metrics")
     for page in pages.values():
-        page.until(f"{number('dials_succeeded')} === 1", "the dial is counted")
+        page.until(f"{number('dialsSucceeded')} === 1", "the dial is counted")
         page.until(f"{number('routes')} === 0", "the connection is gone")
 
 
@@ -194,11 +196,11 @@ def test_the_page_can_be_paused(programs: Programs, open_page: OpenPage, web: Ht
     page.until("document.getElementById('pause').getAttribute('aria-pressed') === 'true'", "paused")
     frozen = page.text("#updated")
     with load(server, web.address):
-        until(lambda: server.admin.status()["bytes"]["to_frontend"] > 100_000, "load")
-    assert page.value("bytes_to_frontend") == 0
+        until(lambda: server.admin.status()["bytes"]["toFrontend"] > 100_000, "load")
+    assert page.value("bytesToFrontend") == 0
     assert page.text("#updated") == frozen
     page.evaluate("document.getElementById('pause').click()")
-    page.until(f"{number('bytes_to_frontend')} > 100000", "the present state")
+    page.until(f"{number('bytesToFrontend')} > 100000", "the present state")
 
 
 # --- hostile input

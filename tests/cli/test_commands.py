@@ -440,7 +440,7 @@ def test_flags_of_a_group_may_precede_the_command(capsys, argv, output):
 def test_a_command_that_needs_root_refuses_other_users(capsys, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert group().main(["root"], "g") == 1
-    assert capsys.readouterr().err == "g: permission denied (run it as root)\n"
+    assert capsys.readouterr().err == "g root: permission denied (run it as root)\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["help"], ["--help"], ["-h"]])

@@ -78,11 +78,11 @@ def test_all_steps_succeed_and_nothing_is_left(flags: list[str], short_tmp: Path
     demo = start(short_tmp, "--json", *flags)
     out, err = demo.communicate(timeout=60)
     result: dict[str, Any] = json.loads(out)
-    assert (demo.returncode, err, result["ok"], result["not_removed"]) == (0, "", True, [])
+    assert (demo.returncode, err, result["ok"], result["notRemoved"]) == (0, "", True, [])
     assert [step for step in result["steps"] if not step["ok"]] == []
     assert result["network"] == ("loopback" if flags else "namespaces")
     assert len(result["latency"]) == 4
-    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in result["latency"])
+    assert all(0 < row["p50Ms"] <= row["p99Ms"] for row in result["latency"])
     direct = next(step for step in result["steps"] if step["title"] == "Direct call")
     assert ("succeeds too" if flags else "Network is unreachable") in direct["detail"]
     assert left_by(demo.pid, short_tmp) == []

@@ -113,7 +113,7 @@ def test_top_reaches_agents_by_port_forward(cluster: Cluster) -> None:
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
         assert (document["page"], document["program"]) == ("/status", "proxy-agent")
-        assert document["status"]["agent_id"] == node.name
+        assert document["status"]["agentID"] == node.name
 
 
 def test_top_names_the_agents_to_choose_from(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from bootbridge.common import documents
+from bootbridge.common.field_names import camel_case
 from bootbridge.proxy_server.audit_trail import AuditLine, AuditTrail, audit_line
 from bootbridge.tunnel.dial_record import BY_CALLER, REFUSED, DialHistory
 
@@ -15,7 +16,8 @@ DOCUMENTATION = Path(__file__).parents[2] / "docs" / "audit.md"
 
 def test_the_documentation_names_every_field() -> None:
     text = DOCUMENTATION.read_text()
-    assert [field.name for field in fields(AuditLine) if f"`{field.name}`" not in text] == []
+    names = [camel_case(field.name) for field in fields(AuditLine)]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_the_example_of_the_documentation_is_valid() -> None:

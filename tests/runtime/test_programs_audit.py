@@ -73,8 +73,8 @@ def test_every_dial_has_one_line(
     lines = audit_lines(trail, 6)
 
     assert_lines_add_up(server, lines)
-    assert {facts(line, "server_id", "caller", "protocol") for line in lines} == {("s1", "unix", mode)}
-    assert [facts(line, "outcome", "hop", "closed_by") for line in lines] == [
+    assert {facts(line, "serverID", "caller", "protocol") for line in lines} == {("s1", "unix", mode)}
+    assert [facts(line, "outcome", "hop", "closedBy") for line in lines] == [
         ("established", "", "caller"),
         ("established", "", "endpoint"),
         ("refused", "agent to endpoint", ""),
@@ -83,13 +83,13 @@ def test_every_dial_has_one_line(
         ("no agent", "server: no agent", ""),
     ]
     assert facts(lines[0], "destination", "name", "strategy", "agent") == (address, "", "default", "a1")
-    assert facts(lines[0], "tried_agents", "bytes_up", "bytes_down") == (["a1"], 10, 10)
-    assert facts(lines[1], "bytes_up", "bytes_down") == (1000, 0)
+    assert facts(lines[0], "triedAgents", "bytesUp", "bytesDown") == (["a1"], 10, 10)
+    assert facts(lines[1], "bytesUp", "bytesDown") == (1000, 0)
     assert "connection refused" in lines[2]["reason"]
     assert lines[3]["name"] == "no-such-name.invalid"
-    assert lines[4]["close_reason"].startswith("agent lost: ")
-    assert facts(lines[5], "agent", "tried_agents", "reason") == ("", [], "default: no agent is connected")
-    assert all(line["open_seconds"] > 0 for line in lines if line["outcome"] == "established")
+    assert lines[4]["closeReason"].startswith("agent lost: ")
+    assert facts(lines[5], "agent", "triedAgents", "reason") == ("", [], "default: no agent is connected")
+    assert all(line["openSeconds"] > 0 for line in lines if line["outcome"] == "established")
 
 
 def test_a_direct_connection_has_a_line(
@@ -104,7 +104,7 @@ def test_a_direct_connection_has_a_line(
     server = programs.server(mode=mode, flags=flags)
     echo_once(server, endpoint(echo).address)
     (line,) = audit_lines(trail, 1)
-    assert facts(line, "strategy", "agent", "outcome", "bytes_up", "bytes_down") == (
+    assert facts(line, "strategy", "agent", "outcome", "bytesUp", "bytesDown") == (
         "direct",
         "",
         "established",
@@ -125,7 +125,7 @@ def test_connections_that_a_stop_cuts_have_their_lines(
     server.terminate()
     assert server.wait() == 0
     lines = audit_lines(trail, 20)
-    assert {facts(line, "closed_by", "bytes_up", "bytes_down") for line in lines} == {("server", 3, 3)}
+    assert {facts(line, "closedBy", "bytesUp", "bytesDown") for line in lines} == {("server", 3, 3)}
 
 
 def test_lines_can_go_to_stdout(programs: Programs, endpoint: Endpoints) -> None:
@@ -134,7 +134,7 @@ def test_lines_can_go_to_stdout(programs: Programs, endpoint: Endpoints) -> None
     echo_once(server, endpoint(echo).address)
     until(lambda: '"outcome"' in server.log, "the line")
     (line,) = parsed("".join(each + "\n" for each in server.log.splitlines() if each.startswith("{")))
-    assert line["bytes_up"] == 10
+    assert line["bytesUp"] == 10
 
 
 # --- rotation
@@ -204,7 +204,7 @@ def test_a_full_disk_loses_audit_lines_and_nothing_else(programs: Programs, endp
     assert server.metric("dial_duration_seconds_count") == 30
     assert server.metric("transferred_bytes_total", direction="to_agent") == 150_000
     (limit,) = [row for row in server.admin.status()["limits"] if row["name"] == "audit bytes"]
-    assert limit["reached_total"] == 30
+    assert limit["reachedTotal"] == 30
     assert server.health.get("/readyz") == (200, "ok")
     server.terminate()
     assert server.wait() == 0

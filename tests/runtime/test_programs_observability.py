@@ -77,10 +77,10 @@ def test_status_shows_the_tables(programs: Programs, endpoint: Endpoints) -> Non
     assert [(each["id"], each["extension"]) for each in status["agents"]] == [("node-7", True)]
     assert agent.admin.status()["routes"] == 1
     (connected,) = agent.admin.status()["servers"]
-    assert (connected["server_id"], connected["state"]) == (status["server_id"], "connected")
+    assert (connected["serverID"], connected["state"]) == (status["serverID"], "connected")
     (row,) = status["agents"]
     assert row["address"].startswith("127.0.0.1:")
-    assert row["credentials_expire"].endswith("Z")
+    assert row["credentialsExpire"].endswith("Z")
     assert status["agents"][0]["version"] == connected["version"] == f"bootbridge/{__version__}"
     tunnel.close()
     until(lambda: server.admin.status()["routes"] == agent.admin.status()["routes"] == 0, "it is gone")
@@ -107,29 +107,29 @@ def test_status_agrees_with_metrics_and_with_the_other_program(
         tunnel.send(b"x" * 1000 * number)
         assert len(receive(tunnel, 1000 * number)) == 1000 * number
     tunnels[0].close()
-    until(lambda: server.admin.status()["connections_total"] == 2, "one connection is closed")
+    until(lambda: server.admin.status()["connectionsTotal"] == 2, "one connection is closed")
     refused = f"127.0.0.1:{free_port()}"
     with pytest.raises(RefusedDialError):
         dial(server, refused)
     s, a = server.admin.status(), agent.admin.status()
 
-    assert s["bytes"] == {"to_agent": 6000, "to_frontend": 6000}
-    assert a["bytes"] == {"to_endpoint": 6000, "to_server": 6000}
+    assert s["bytes"] == {"toAgent": 6000, "toFrontend": 6000}
+    assert a["bytes"] == {"toEndpoint": 6000, "toServer": 6000}
     for direction, count in s["bytes"].items():
         assert server.metric("transferred_bytes_total", direction=direction) == count
-    assert s["agents"][0]["bytes_to_agent"] == s["agents"][0]["bytes_from_agent"] == 6000
-    assert a["servers"][0]["bytes_to_server"] == a["servers"][0]["bytes_from_server"] == 6000
+    assert s["agents"][0]["bytesToAgent"] == s["agents"][0]["bytesFromAgent"] == 6000
+    assert a["servers"][0]["bytesToServer"] == a["servers"][0]["bytesFromServer"] == 6000
     for document in (s, a):
-        assert sorted(row["bytes_up"] for row in document["connections"]) == [2000, 3000]
+        assert sorted(row["bytesUp"] for row in document["connections"]) == [2000, 3000]
         assert document["dials"]["succeeded"] == 3
-        (failure,) = document["recent_failures"]
+        (failure,) = document["recentFailures"]
         assert (failure["destination"], failure["outcome"], failure["hop"]) == (
             refused,
             "refused",
             "agent to endpoint",
         )
         assert "connection refused" in failure["reason"]
-        assert len(document["recent_dials"]) == 4
+        assert len(document["recentDials"]) == 4
     assert s["dials"]["failed"]["error_response"] == server.metric(
         "dial_failure_count", reason="error_response"
     )
@@ -149,11 +149,11 @@ def test_a_tls_caller_is_shown_with_its_address(programs: Programs, mode: str, e
 def test_an_agent_shows_servers_that_it_does_not_reach(programs: Programs) -> None:
     port = free_port()
     agent = programs.agent(port)
-    until(lambda: agent.admin.status()["servers"][0]["last_error"], "an attempt has failed")
+    until(lambda: agent.admin.status()["servers"][0]["lastError"], "an attempt has failed")
     (server,) = agent.admin.status()["servers"]
     assert server["address"] == f"127.0.0.1:{port}"
     assert server["state"] in ("waiting", "connecting")
-    assert "connection refused" in server["last_error"]
+    assert "connection refused" in server["lastError"]
     assert agent.admin.status()["ready"] is False
 
 

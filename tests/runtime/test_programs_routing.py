@@ -65,7 +65,7 @@ def test_a_call_right_after_the_servers_start_waits_for_the_first_agent(
     with ThreadPoolExecutor(1) as caller:
         answer = caller.submit(fetch, server, web.address)
         until(lambda: server.metric("pending_backend_dials") == 1, "the call waits")
-        assert [row["waiting_for"] for row in server.admin.status()["connections"]] == ["agent to connect"]
+        assert [row["waitingFor"] for row in server.admin.status()["connections"]] == ["agent to connect"]
         programs.agent(server)
         assert answer.result() == HELLO
 

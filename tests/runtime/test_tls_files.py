@@ -403,8 +403,8 @@ def test_the_expiry_of_the_own_certificate_is_known(files: Files, tmp_path: Path
         assert abs(listener.valid_from - datetime.now(UTC)) < BACKDATED + timedelta(minutes=1)
     assert files.listener().status() == {
         "files": {"--cluster-cert": files.cert, "--cluster-key": files.key, "--cluster-ca-cert": files.ca},
-        "certificate_expires": files.listener().expires.isoformat(),  # type: ignore[union-attr]
-        "reload_error": None,
+        "certificateExpires": files.listener().expires.isoformat(),  # type: ignore[union-attr]
+        "reloadError": None,
     }
 
 

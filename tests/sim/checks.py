@@ -251,8 +251,8 @@ class Checks:
             "http": _value(m.http_connections),
             "proxy": _value(m.grpc_connections.labels("Proxy")),
             "backends": _value(m.ready_backend_connections),
-            "queued_up": _value(m.queued_bytes.labels("to_agent")),
-            "queued_down": _value(m.queued_bytes.labels("to_frontend")),
+            "queuedUp": _value(m.queued_bytes.labels("to_agent")),
+            "queuedDown": _value(m.queued_bytes.labels("to_frontend")),
         }
         counted = {
             "established": routes,
@@ -260,8 +260,8 @@ class Checks:
             "http": len(core.connect_frontends),
             "proxy": len(core.grpc_frontends),
             "backends": len(core.agent_registry),
-            "queued_up": queued_up,
-            "queued_down": queued_down,
+            "queuedUp": queued_up,
+            "queuedDown": queued_down,
         }
         if shown != counted:
             raise Violation(8, f"{server.name}: metrics say {shown}, tables say {counted}")
@@ -276,13 +276,13 @@ class Checks:
         through_agents = [row for row in rows if row["agent"] and row["state"] != "dialling"]
         shown = {
             "routes": status["routes"],
-            "pending": status["pending_dials"],
+            "pending": status["pendingDials"],
             "rows open": sum(row["state"] not in ("dialling", "closing") for row in rows),
             "rows pending": sum(row["state"] == "dialling" for row in rows),
             "rows of all": len(rows),
-            "queued up": sum(row["queued_up"] for row in through_agents),
-            "queued of agents": sum(agent["queued_bytes"] for agent in agents),
-            "queued down": sum(row["queued_down"] for row in through_agents),
+            "queued up": sum(row["queuedUp"] for row in through_agents),
+            "queued of agents": sum(agent["queuedBytes"] for agent in agents),
+            "queued down": sum(row["queuedDown"] for row in through_agents),
             "agents": len(agents),
             "bytes": status["bytes"],
             "dials": status["dials"]["succeeded"],
@@ -292,11 +292,11 @@ class Checks:
             "pending": dials,
             "rows open": routes,
             "rows pending": dials,
-            "rows of all": status["connections_total"],
+            "rows of all": status["connectionsTotal"],
             "queued up": queued_up,
             "queued of agents": queued_up,
             "queued down": queued_down,
-            "agents": status["agents_total"],
+            "agents": status["agentsTotal"],
             "bytes": {name: m.transferred_bytes_total.labels(name).value for name in DIRECTIONS},
             "dials": m.dial_duration_seconds.count,
         }

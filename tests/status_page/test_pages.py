@@ -42,20 +42,20 @@ def test_every_fact_of_an_agent_is_shown() -> None:
         address="192.0.2.77:4711",
         version="grpc-go/1.65",
         extension=False,
-        queued_bytes=2048,
-        stalled_connections=3,
-        dials_failed=5,
-        dials_succeeded=44,
-        pending_dials=2,
-        connected_seconds=7500.0,
-        retirement_reason="certificate expired",
+        queuedBytes=2048,
+        stalledConnections=3,
+        dialsFailed=5,
+        dialsSucceeded=44,
+        pendingDials=2,
+        connectedSeconds=7500.0,
+        retirementReason="certificate expired",
         silent=True,
         draining=True,
-        ignored_identifiers=6,
-        credentials_expire=documents.at(-3 * 86400),
+        ignoredIdentifiers=6,
+        credentialsExpire=documents.at(-3 * 86400),
     )
-    rates = {server_page.agent_key(facts, "bytes_to_agent"): 4096.0}
-    shown = text_of(server(documents.server(agents=[facts], agents_total=1), rates))
+    rates = {server_page.agent_key(facts, "bytesToAgent"): 4096.0}
+    shown = text_of(server(documents.server(agents=[facts], agentsTotal=1), rates))
     for fact in (
         "agent-1", "192.0.2.77:4711", "node the-node", "host=node-7", "cidr=10.9.0.0/24", "destHost",
         "grpc-go/1.65", "plain protocol", "2.00 KiB", "3 stalled", "5 failed", "44", "2 pending", "for 2h 5m",
@@ -65,8 +65,8 @@ def test_every_fact_of_an_agent_is_shown() -> None:
 
 
 def test_a_dial_shows_outcome_hop_and_reason() -> None:
-    row = documents.failed_dial(1, agent="b", tried_agents=["a", "b"])
-    shown = text_of(server(documents.server(recent_failures=[row])))
+    row = documents.failed_dial(1, agent="b", triedAgents=["a", "b"])
+    shown = text_of(server(documents.server(recentFailures=[row])))
     assert "refused" in shown
     assert "dial tcp 10.128.0.9:8443: connection refused agent to endpoint" in shown
     assert "also tried: a" in shown
@@ -81,21 +81,21 @@ def test_a_healthy_server_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"agents": [], "agents_total": 0, "ready": False}, "No agent is connected"),
+        ({"agents": [], "agentsTotal": 0, "ready": False}, "No agent is connected"),
         ({"ready": False}, "No strategy finds an agent"),
         ({"stopping": True, "ready": False}, "stopping"),
-        ({"recent_failures": [documents.failed_dial(1)]}, "1 dial failed in the last minute"),
+        ({"recentFailures": [documents.failed_dial(1)]}, "1 dial failed in the last minute"),
         ({"agents": [documents.agent(1, draining=True)]}, "1 agent draining: agent-1"),
-        ({"agents": [documents.agent(1, stalled_connections=2)]}, "2 stalled connections"),
-        ({"tls": {"certificate_expires": documents.at(-3600)}}, "certificate expires in 1h 0m"),
-        ({"tls": {"certificate_expires": documents.at(60)}}, "certificate expired 1m 0s ago"),
-        ({"tls": {"reload_error": "bad key"}}, "could not be reloaded: bad key"),
+        ({"agents": [documents.agent(1, stalledConnections=2)]}, "2 stalled connections"),
+        ({"tls": {"certificateExpires": documents.at(-3600)}}, "certificate expires in 1h 0m"),
+        ({"tls": {"certificateExpires": documents.at(60)}}, "certificate expired 1m 0s ago"),
+        ({"tls": {"reloadError": "bad key"}}, "could not be reloaded: bad key"),
         (
-            {"limits": [{"name": "x", "current": 1, "maximum": 5, "reached_total": 2}]},
+            {"limits": [{"name": "x", "current": 1, "maximum": 5, "reachedTotal": 2}]},
             "limit reached 2 times since the start: x",
         ),
-        ({"limits": [{"name": "x", "current": 5, "maximum": 5, "reached_total": 0}]}, "limit reached now: x"),
-        ({"overlapping_identifiers": [{"identifier": "host=a"}]}, "several agents advertise"),
+        ({"limits": [{"name": "x", "current": 5, "maximum": 5, "reachedTotal": 0}]}, "limit reached now: x"),
+        ({"overlappingIdentifiers": [{"identifier": "host=a"}]}, "several agents advertise"),
     ],
 )
 def test_problems_are_listed(changes: dict[str, Any], expected: str) -> None:
@@ -105,16 +105,16 @@ def test_problems_are_listed(changes: dict[str, Any], expected: str) -> None:
 
 
 def test_an_old_failure_is_listed_but_is_not_a_problem() -> None:
-    page = server(documents.server(recent_failures=[documents.failed_dial(120)]))
+    page = server(documents.server(recentFailures=[documents.failed_dial(120)]))
     assert problems(page) == []
     assert "connection refused" in text_of(page)
 
 
 def test_a_connection_is_stalled_only_if_nothing_moves() -> None:
     """A fast transfer has a queue all the time."""
-    row = documents.connection(1, queued_down=70_000, waiting_for="caller to read")
-    document = documents.server(connections=[row], connections_total=1)
-    key = ("connection", 1, "", "bytes_down")
+    row = documents.connection(1, queuedDown=70_000, waitingFor="caller to read")
+    document = documents.server(connections=[row], connectionsTotal=1)
+    key = ("connection", 1, "", "bytesDown")
     assert problems(server(document, {key: 1000.0})) == []
     stalled = server(document, {key: 0.0})
     assert ["1 stalled connection" in each for each in problems(stalled)] == [True]
@@ -124,13 +124,13 @@ def test_a_connection_is_stalled_only_if_nothing_moves() -> None:
 def test_the_drawing_shows_failures_and_stalls_of_one_agent() -> None:
     failed = documents.failed_dial(1, agent="agent-1")
     page = server(
-        documents.server(agents=[documents.agent(1, stalled_connections=2)], recent_failures=[failed])
+        documents.server(agents=[documents.agent(1, stalledConnections=2)], recentFailures=[failed])
     )
     assert "1 failed, 2 stalled" in text_of(page)
 
 
 def test_an_empty_server_says_what_to_do() -> None:
-    shown = text_of(server(documents.server(0, 0, recent_dials=[])))
+    shown = text_of(server(documents.server(0, 0, recentDials=[])))
     assert "--proxy-server-host=ADDRESS --proxy-server-port=8091" in shown
     assert "No open connection." in shown
     assert "No dial yet." in shown
@@ -155,7 +155,7 @@ def hostile(value: Any) -> Any:
 def test_no_text_of_the_document_becomes_html(page: Any) -> None:
     """Whatever peers send, the elements and attributes are those of the same page with harmless texts."""
     make = documents.server if page is server_page else documents.proxy_agent
-    document = make(recent_failures=[documents.failed_dial(1)], overlapping_identifiers=[{"identifier": "a"}])
+    document = make(recentFailures=[documents.failed_dial(1)], overlappingIdentifiers=[{"identifier": "a"}])
     rendered = render(page, hostile(document), View(filter=HOSTILE))
     assert HOSTILE not in rendered
     found = Parsed(rendered)
@@ -176,7 +176,7 @@ def test_the_page_refers_to_nothing_outside() -> None:
 
 
 def test_tables_are_readable_by_machines_and_screen_readers() -> None:
-    page = server(documents.server(recent_failures=[documents.failed_dial(1)]))
+    page = server(documents.server(recentFailures=[documents.failed_dial(1)]))
     tables = re.findall("<table>.*?</table>", page)
     assert len(tables) == 6
     for table in tables:
@@ -213,9 +213,9 @@ def test_a_thousand_agents_and_ten_thousand_connections_are_paged() -> None:
 )
 def test_agents_are_sorted_by_a_link_in_the_head_of_a_column(order: str, first: str) -> None:
     document = documents.server(9)
-    document["agents"][3]["dials_failed"] = 7
-    document["agents"][4]["queued_bytes"] = 7
-    rates = {server_page.agent_key(document["agents"][2], "bytes_from_agent"): 9.0}
+    document["agents"][3]["dialsFailed"] = 7
+    document["agents"][4]["queuedBytes"] = 7
+    rates = {server_page.agent_key(document["agents"][2], "bytesFromAgent"): 9.0}
     page = server(document, rates, agents_sort=order)
     table = page[page.index("Connected agents") :]
     assert re.findall(r'<th scope="row"><div><bdi>([^<]+)', table)[0] == first
@@ -224,7 +224,7 @@ def test_agents_are_sorted_by_a_link_in_the_head_of_a_column(order: str, first: 
 
 
 def test_a_filter_stays_in_links_and_in_the_form() -> None:
-    page = server(documents.server(connections_matched=4, agents_matched=3), filter="10.1&x=<b>")
+    page = server(documents.server(connectionsMatched=4, agentsMatched=3), filter="10.1&x=<b>")
     assert 'value="10.1&amp;x=&lt;b&gt;"' in page
     assert "?filter=10.1%26x%3D%3Cb%3E&amp;agents_sort=queue#agents" in page
 
@@ -233,8 +233,8 @@ def test_the_agents_page_shows_servers_with_what_failed() -> None:
     document = documents.proxy_agent(ready=False)
     document["servers"][0] |= {
         "state": "waiting",
-        "last_error": "connection refused",
-        "next_attempt_seconds": 4.2,
+        "lastError": "connection refused",
+        "nextAttemptSeconds": 4.2,
     }
     page = render(agent_page, document, View())
     shown = text_of(page)

@@ -62,7 +62,7 @@ async def test_the_first_view_has_rates_already() -> None:
     readings = iter(range(0, 10_000_000, 1_000_000))
 
     def status(query: Mapping[str, str]) -> dict[str, Any]:
-        return documents.server(bytes={"to_agent": 0, "to_frontend": next(readings)})
+        return documents.server(bytes={"toAgent": 0, "toFrontend": next(readings)})
 
     site = site_of(status)
     assert "MiB/s" in (await ask(site)).body

@@ -48,7 +48,7 @@ def assert_lines_add_up(server: Server, lines: list[dict[str, Any]]) -> None:
     for outcome, reason in FAILURES.items():
         assert outcomes[outcome] == server.metric("dial_failure_count", reason=reason), outcome
     through_agents = [line for line in lines if line["agent"]]
-    for field, direction in (("bytes_up", "to_agent"), ("bytes_down", "to_frontend")):
+    for field, direction in (("bytesUp", "to_agent"), ("bytesDown", "to_frontend")):
         total = sum(line[field] for line in through_agents)
         assert total == server.metric("transferred_bytes_total", direction=direction), field
     assert server.metric("audit_lines_dropped_total") == 0

@@ -28,7 +28,7 @@ def test_plain_text_has_everything_uncut_in_ascii_lines() -> None:
 
 
 def test_plain_text_of_an_idle_server_names_what_is_missing() -> None:
-    empty = server_document(agents=0, connections=0, recent_dials=[], recent_failures=[])
+    empty = server_document(agents=0, connections=0, recentDials=[], recentFailures=[])
     shown = plain_text(history(empty), SOURCE)
     for expected in ("no agent connected", "no open connections", "no dials yet", "no failed dials"):
         assert expected in shown
@@ -47,7 +47,7 @@ def test_a_terminal_gets_lines_of_its_width() -> None:
 
 
 def test_json_has_rates_totals_and_the_programs_own_status() -> None:
-    second = server_document(bytes={"to_agent": 2000, "to_frontend": 2000}, version=HOSTILE)
+    second = server_document(bytes={"toAgent": 2000, "toFrontend": 2000}, version=HOSTILE)
     text = json_text(history(server_document(), second), SOURCE)
     assert text.isascii()
     document = json.loads(text)

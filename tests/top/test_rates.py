@@ -9,9 +9,9 @@ from tests.top.documents import connection, history, server_document, snapshot
 def test_rates_are_per_second() -> None:
     first = server_document()
     second = server_document(
-        bytes={"to_agent": 3000, "to_frontend": 12000},
+        bytes={"toAgent": 3000, "toFrontend": 12000},
         dials={"succeeded": 20, "failed": {"error_response": 4}},
-        uptime_seconds=102.0,
+        uptimeSeconds=102.0,
     )
     rates = history(first, second, seconds=2.0).rates
     assert (rates.up, rates.down, rates.dials, rates.failures) == (1000.0, 5000.0, 6.0, 1.0)
@@ -26,8 +26,8 @@ def test_rows_are_compared_with_the_same_row() -> None:
     """Order and number of rows change between samples."""
     first = server_document(connections=2)
     second = server_document(connections=0) | {
-        "connections": [connection(3), connection(2, bytes_down=14_000)],
-        "connections_total": 2,
+        "connections": [connection(3), connection(2, bytesDown=14_000)],
+        "connectionsTotal": 2,
     }
     found = history(first, second)
     assert found.current is not None
@@ -36,7 +36,7 @@ def test_rows_are_compared_with_the_same_row() -> None:
 
 
 def test_a_connection_that_was_opened_between_the_samples_has_a_rate() -> None:
-    second = server_document(connections=0) | {"connections": [connection(9, age_seconds=0.5)]}
+    second = server_document(connections=0) | {"connections": [connection(9, ageSeconds=0.5)]}
     found = history(server_document(connections=2), second)
     assert found.current is not None
     assert found.of(found.current.connections[0]).down == 45_000.0
@@ -44,17 +44,17 @@ def test_a_connection_that_was_opened_between_the_samples_has_a_rate() -> None:
 
 def test_a_restarted_program_has_no_negative_rates() -> None:
     found = history(
-        server_document(), server_document(uptime_seconds=0.5, bytes={"to_agent": 0, "to_frontend": 0})
+        server_document(), server_document(uptimeSeconds=0.5, bytes={"toAgent": 0, "toFrontend": 0})
     )
     assert found.rates.up is None
     restarted_within_the_slack = history(
-        server_document(uptime_seconds=0.5), server_document(uptime_seconds=0.2, bytes={"to_agent": 1})
+        server_document(uptimeSeconds=0.5), server_document(uptimeSeconds=0.2, bytes={"toAgent": 1})
     )
     assert restarted_within_the_slack.rates.up is None
 
 
 def test_another_server_at_the_same_address_has_no_rates() -> None:
-    found = history(server_document(), server_document(server_id="server-2", bytes={"to_agent": 10**9}))
+    found = history(server_document(), server_document(serverID="server-2", bytes={"toAgent": 10**9}))
     assert found.rates.up is None
 
 
@@ -62,6 +62,6 @@ def test_a_sample_that_a_key_caused_does_not_make_rates_jump() -> None:
     """It is compared with one that is older than half an interval."""
     found = History(seconds_min=0.5)
     for taken, sent in ((0.0, 0), (1.0, 1000), (1.01, 2000)):
-        found.add(snapshot(server_document(bytes={"to_agent": sent, "to_frontend": 0}), taken=taken))
+        found.add(snapshot(server_document(bytes={"toAgent": sent, "toFrontend": 0}), taken=taken))
     assert found.rates.up == 2000 / 1.01
     assert len(found.traffic) == 1  # the graph has equal intervals

@@ -40,7 +40,7 @@ def test_a_lost_connection_is_red() -> None:
 
 def test_the_only_sequences_of_a_frame_are_ours() -> None:
     """Styles and nothing else: no cursor movement, title or device request from a peer's text."""
-    rows = {"agents": [agent(1, id=HOSTILE, node=HOSTILE)], "server_id": HOSTILE}
+    rows = {"agents": [agent(1, id=HOSTILE, node=HOSTILE)], "serverID": HOSTILE}
     shown = frame(history(server_document() | rows), ViewState(), LinkState(HOSTILE, 1.0), 200, 40)
     drawn = "".join(ansi(line, no_color=False) for line in shown.lines[1:])
     assert [part for part in drawn.split("\x1b")[1:] if not part.lstrip("[0123456789;").startswith("m")] == []

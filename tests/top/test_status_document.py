@@ -68,8 +68,8 @@ def test_a_server_that_is_not_connected_shows_why() -> None:
     server = {
         "address": "192.0.2.1:8091",
         "state": "waiting",
-        "last_error": "connection refused",
-        "next_attempt_seconds": 3,
+        "lastError": "connection refused",
+        "nextAttemptSeconds": 3,
     }
     found = snapshot(agent_document(servers=[server])).peers[0]
     assert (found.state, found.healthy) == ("waiting: connection refused, next attempt in 3.0 s", False)
@@ -81,7 +81,7 @@ def test_a_server_that_is_not_connected_shows_why() -> None:
     [
         ({"draining": True}, "draining"),
         ({"silent": True}, "silent"),
-        ({"retirement_reason": "certificate expired"}, "retiring: certificate expired"),
+        ({"retirementReason": "certificate expired"}, "retiring: certificate expired"),
     ],
 )
 def test_an_agent_in_trouble_is_not_healthy(fields: dict[str, object], state: str) -> None:
@@ -92,15 +92,15 @@ def test_an_agent_in_trouble_is_not_healthy(fields: dict[str, object], state: st
 @pytest.mark.parametrize(
     ("fields", "warning"),
     [
-        ({"agents_total": 0, "agents": []}, "no agent connected"),
+        ({"agentsTotal": 0, "agents": []}, "no agent connected"),
         ({"stopping": True}, "the server is stopping"),
-        ({"tls": {"certificate_expires": "2026-11-18T03:30:00Z"}}, "certificate expires in 30 min"),
+        ({"tls": {"certificateExpires": "2026-11-18T03:30:00Z"}}, "certificate expires in 30 min"),
         (
-            {"tls": {"certificate_expires": "2026-11-18T02:30:00Z"}},
+            {"tls": {"certificateExpires": "2026-11-18T02:30:00Z"}},
             "certificate expired at 2026-11-18T02:30:00Z",
         ),
-        ({"tls": {"reload_error": "no such file"}}, "certificate not reloaded: no such file"),
-        ({"limits": [{"name": "dials", "reached_total": 3}]}, "limit reached 3 times: dials"),
+        ({"tls": {"reloadError": "no such file"}}, "certificate not reloaded: no such file"),
+        ({"limits": [{"name": "dials", "reachedTotal": 3}]}, "limit reached 3 times: dials"),
     ],
 )
 def test_what_needs_attention_is_a_warning(fields: dict[str, object], warning: str) -> None:
@@ -110,19 +110,19 @@ def test_what_needs_attention_is_a_warning(fields: dict[str, object], warning: s
 def test_no_text_of_a_peer_controls_the_terminal() -> None:
     document = server_document(
         version=HOSTILE,
-        server_id=HOSTILE,
+        serverID=HOSTILE,
         mode=HOSTILE,
         dials={"failed": {HOSTILE: 1}},
         agents=1,
-        limits=[{"name": HOSTILE, "reached_total": 1}],
-        tls={"reload_error": HOSTILE},
-        recent_failures=[
-            failed_dial(1, destination=HOSTILE, hop=HOSTILE, reason=HOSTILE, tried_agents=[HOSTILE])
+        limits=[{"name": HOSTILE, "reachedTotal": 1}],
+        tls={"reloadError": HOSTILE},
+        recentFailures=[
+            failed_dial(1, destination=HOSTILE, hop=HOSTILE, reason=HOSTILE, triedAgents=[HOSTILE])
         ],
     )
-    names = ("id", "address", "node", "retirement_reason", "version")
+    names = ("id", "address", "node", "retirementReason", "version")
     document["agents"] = [agent(1, identifiers=[HOSTILE], **dict.fromkeys(names, HOSTILE))]
-    names = ("id", "destination", "agent", "caller", "strategy", "protocol", "state", "waiting_for")
+    names = ("id", "destination", "agent", "caller", "strategy", "protocol", "state", "waitingFor")
     document["connections"] = [connection(1, **dict.fromkeys(names, HOSTILE))]
     found = texts(snapshot(document))
     assert sum("owned" in text for text in found) > 15
@@ -130,7 +130,7 @@ def test_no_text_of_a_peer_controls_the_terminal() -> None:
 
 
 def test_a_very_long_text_is_cut() -> None:
-    found = snapshot(server_document(server_id="x" * 1_000_000))
+    found = snapshot(server_document(serverID="x" * 1_000_000))
     assert len(found.identity) == 500
 
 
@@ -151,7 +151,7 @@ def test_a_wrong_value_in_any_field_is_tolerated(value: object) -> None:
     rows: dict[str, Any] = {
         "agents": [dict.fromkeys(agent(1), value)],
         "connections": [dict.fromkeys(connection(1), value), value],
-        "recent_dials": [dict.fromkeys(failed_dial(1), value)],
+        "recentDials": [dict.fromkeys(failed_dial(1), value)],
     }
     assert parse_status(server_document() | rows, taken=0.0) is not None
 

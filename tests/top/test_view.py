@@ -33,8 +33,8 @@ TABLES = ["Agents", "Connections", "Dials", "Failures"]
 def busy() -> History:
     """Many rows, wide characters, and hostile texts."""
     ids = [f"agent-{number}" for number in range(50)] + ["漢字" * 30, HOSTILE, "x" * 400, ""]
-    rows = {"agents": [agent(1, id=each, address=each) for each in ids], "agents_total": 5000}
-    rows["recent_failures"] = [failed_dial(number % 60, reason="漢" * 200) for number in range(40)]
+    rows = {"agents": [agent(1, id=each, address=each) for each in ids], "agentsTotal": 5000}
+    rows["recentFailures"] = [failed_dial(number % 60, reason="漢" * 200) for number in range(40)]
     return history(server_document(connections=200) | rows, server_document(connections=200) | rows)
 
 
@@ -81,8 +81,8 @@ def test_wider_terminals_show_more_columns() -> None:
 
 
 def test_rates_are_in_the_rows_and_in_the_summary() -> None:
-    second = server_document(bytes={"to_agent": 11_000, "to_frontend": 2_000}) | {
-        "agents": [agent(1, bytes_from_agent=2000 + 5_000_000)]
+    second = server_document(bytes={"toAgent": 11_000, "toFrontend": 2_000}) | {
+        "agents": [agent(1, bytesFromAgent=2000 + 5_000_000)]
     }
     shown = text(frame(history(server_document(agents=1), second), ViewState(), LINK, 120, 24))
     assert "up 9.8 KiB/s (11 KiB)" in shown
@@ -104,8 +104,8 @@ def test_a_server_that_is_not_ready_says_so() -> None:
 
 
 def test_a_connection_that_waits_is_the_first_of_the_busiest() -> None:
-    document = server_document() | {"connections": [connection(1), connection(2, queued_down=70_000)]}
-    document["connections"][1]["waiting_for"] = "caller to read"
+    document = server_document() | {"connections": [connection(1), connection(2, queuedDown=70_000)]}
+    document["connections"][1]["waitingFor"] = "caller to read"
     lines = [line.plain for line in frame(history(document), ViewState(), LINK, 120, 40).lines]
     first = lines[lines.index("Busiest connections") + 2]
     assert first.startswith("10.0.0.2:8443")
@@ -126,7 +126,7 @@ def test_the_sorted_column_has_an_arrow_and_decides_the_order() -> None:
 
 def test_every_column_sorts_unknown_values_too() -> None:
     """Rows of another version miss fields."""
-    rows = {"agents": [agent(1), {}, agent(2)], "connections": [connection(1), {}], "recent_dials": [{}]}
+    rows = {"agents": [agent(1), {}, agent(2)], "connections": [connection(1), {}], "recentDials": [{}]}
     found = history(server_document() | rows, server_document() | rows)
     assert found.current is not None
     for table in tables_of(found.current):
@@ -156,7 +156,7 @@ def test_scrolling_ends_at_the_last_page() -> None:
 
 
 def test_rows_that_were_not_sent_are_counted() -> None:
-    document = server_document(connections=100) | {"connections_total": 10_000}
+    document = server_document(connections=100) | {"connectionsTotal": 10_000}
     shown = text(frame(history(document), ViewState(table="Connections"), LINK, 120, 30))
     assert "of 100 fetched, 10,000 in all" in shown
     assert "2 Connections 10,000" in shown

@@ -93,7 +93,7 @@ def test_only_the_rows_that_are_shown_are_asked_for() -> None:
 
 
 def test_the_program_filters_and_sorts_if_it_has_more_rows_than_it_sends() -> None:
-    big = snapshot(server_document() | {"connections_total": 10_000})
+    big = snapshot(server_document() | {"connectionsTotal": 10_000})
     column = next(i for i, column in enumerate(TABLES[1].columns) if column.title == "QUEUED")
     state = press("2", "/", *"10.0&x", "enter").pressed("s", TABLES, [column], page=10)
     assert str(state.query(big, TABLES)) == (

@@ -47,7 +47,7 @@ def connection(harness: ServerHarness) -> dict[str, Any]:
 
 
 def waiting_for(harness: ServerHarness) -> str:
-    return str(connection(harness)["waiting_for"])
+    return str(connection(harness)["waitingFor"])
 
 
 # --- rows
@@ -64,7 +64,7 @@ def test_an_agent_is_shown_with_what_it_serves() -> None:
     assert ours["strategies"] == ["destHost", "cidr", "default"]
     assert ours["version"].startswith("bootbridge/")
     assert (plain["node"], plain["strategies"], plain["extension"]) == ("", ["default"], False)
-    assert ours["credentials_expire"] is None
+    assert ours["credentialsExpire"] is None
 
 
 def test_a_connection_is_shown_from_its_dial_to_its_close() -> None:
@@ -75,13 +75,13 @@ def test_a_connection_is_shown_from_its_dial_to_its_close() -> None:
         assert (connection(harness)["state"], waiting_for(harness)) == ("dialling", "agent to answer")
         harness.accept(agent, 1)
         row = connection(harness)
-        assert (row["state"], row["waiting_for"]) == ("open", "first bytes")
+        assert (row["state"], row["waitingFor"]) == ("open", "first bytes")
         assert (row["destination"], row["agent"], row["strategy"]) == ("10.0.0.1:80", "a", "default")
         assert row["protocol"] == "http-connect"
         caller.send(b"four")
         agent.send(p.Data(1, b"nine bytes"))
         row = connection(harness)
-        assert (row["bytes_up"], row["bytes_down"], row["waiting_for"]) == (4, 10, "")
+        assert (row["bytesUp"], row["bytesDown"], row["waitingFor"]) == (4, 10, "")
         harness.after(1)
         caller.end()
         assert (connection(harness)["state"], waiting_for(harness)) == ("upload ended", "endpoint to close")
@@ -99,7 +99,7 @@ def test_a_slow_reader_is_named() -> None:
         caller.port.stalled = True
         agent.send(p.Data(1, b"x" * 1000))
         harness.after(5)
-        assert (connection(harness)["queued_down"], waiting_for(harness)) == (1000, "caller to read")
+        assert (connection(harness)["queuedDown"], waiting_for(harness)) == (1000, "caller to read")
 
 
 def test_an_endpoint_that_does_not_read_is_named() -> None:
@@ -111,7 +111,7 @@ def test_an_endpoint_that_does_not_read_is_named() -> None:
             if not caller.port.paused:
                 caller.send(b"x" * 64 * 1024)
         assert waiting_for(harness) == "endpoint to read"
-        assert connection(harness)["queued_up"] == value(harness.metrics.queued_bytes.labels("to_agent")) > 0
+        assert connection(harness)["queuedUp"] == value(harness.metrics.queued_bytes.labels("to_agent")) > 0
 
 
 def test_a_direct_connection_has_no_agent() -> None:
@@ -124,7 +124,7 @@ def test_a_direct_connection_has_no_agent() -> None:
         endpoint.handler.on_bytes(memoryview(b"down!"))
         row = connection(harness)
     assert (row["agent"], row["strategy"]) == ("", "direct")
-    assert (row["bytes_up"], row["bytes_down"]) == (2, 5)
+    assert (row["bytesUp"], row["bytesDown"]) == (2, 5)
 
 
 # --- dials
@@ -143,22 +143,22 @@ def test_recent_dials_have_outcome_hop_and_reason() -> None:
         refused.expect_status(502)
         harness.connect_caller().connect("10.0.0.1:4").end(gone=True)
         found = status(harness)
-    rows = [(row["destination"], row["outcome"], row["hop"], row["reason"]) for row in found["recent_dials"]]
+    rows = [(row["destination"], row["outcome"], row["hop"], row["reason"]) for row in found["recentDials"]]
     assert rows == [
         ("10.0.0.1:4", "cancelled", "", "cancelled by the caller"),
         ("10.0.0.1:3", "refused", "agent to endpoint", "connection refused"),
         ("10.0.0.1:2", "established", "", ""),
         ("10.0.0.1:1", "no agent", "server: no agent", "default: no agent is connected"),
     ]
-    assert [row["destination"] for row in found["recent_failures"]] == [
+    assert [row["destination"] for row in found["recentFailures"]] == [
         "10.0.0.1:4",
         "10.0.0.1:3",
         "10.0.0.1:1",
     ]
-    assert found["recent_dials"][1]["connect_seconds"] == 0.25
-    assert found["recent_dials"][1]["tried_agents"] == ["a"]
+    assert found["recentDials"][1]["connectSeconds"] == 0.25
+    assert found["recentDials"][1]["triedAgents"] == ["a"]
     (row,) = found["agents"]
-    assert (row["dials_succeeded"], row["dials_failed"]) == (1, 1)
+    assert (row["dialsSucceeded"], row["dialsFailed"]) == (1, 1)
 
 
 def test_a_retried_dial_names_every_agent_that_was_tried() -> None:
@@ -170,8 +170,8 @@ def test_a_retried_dial_names_every_agent_that_was_tried() -> None:
         first.disconnect()
         harness.accept(second, 1)
         caller.expect_status(200)
-        row = status(harness)["recent_dials"][0]
-        assert (row["agent"], row["tried_agents"]) == ("second", ["first", "second"])
+        row = status(harness)["recentDials"][0]
+        assert (row["agent"], row["triedAgents"]) == ("second", ["first", "second"])
         assert status(harness)["dials"]["retried"] == 1
 
 
@@ -186,10 +186,10 @@ def test_the_lists_are_bounded() -> None:
         for number in range(RECENT_DIALS_MAX + 10):
             harness.connect_route(agent, number + 1, f"10.0.0.1:{number + 1}")
         found = status(harness)
-    assert len(found["recent_dials"]) == RECENT_DIALS_MAX
-    assert {row["outcome"] for row in found["recent_dials"]} == {"established"}
-    assert len(found["recent_failures"]) == RECENT_FAILURES_MAX
-    assert len(found["recent_failures"][0]["reason"]) == 300
+    assert len(found["recentDials"]) == RECENT_DIALS_MAX
+    assert {row["outcome"] for row in found["recentDials"]} == {"established"}
+    assert len(found["recentFailures"]) == RECENT_FAILURES_MAX
+    assert len(found["recentFailures"][0]["reason"]) == 300
     assert len(found["destinations"]) == DESTINATIONS_MAX
 
 
@@ -207,8 +207,8 @@ def test_destinations_count_connections_and_recent_dials() -> None:
                 "destination": "10.0.0.1:80",
                 "agent": "a",
                 "connections": 2,
-                "recent_dials": 4,
-                "recent_failures": 1,
+                "recentDials": 4,
+                "recentFailures": 1,
             }
         ]
 
@@ -233,8 +233,8 @@ def test_pages_bound_the_rows_and_totals_stay_complete() -> None:
         found = status(harness, agents_offset=1, agents_limit=1, connections_offset=10, connections_limit=5)
         assert [row["id"] for row in found["agents"]] == ["beta"]
         assert [row["destination"] for row in found["connections"]] == ["gamma.example:3", "gamma.example:4"]
-        assert (found["agents_total"], found["connections_total"], found["routes"]) == (3, 12, 12)
-        assert (found["agents_matched"], found["connections_matched"]) == (3, 12)
+        assert (found["agentsTotal"], found["connectionsTotal"], found["routes"]) == (3, 12, 12)
+        assert (found["agentsMatched"], found["connectionsMatched"]) == (3, 12)
 
 
 def test_a_filter_selects_rows_by_a_part_of_their_text() -> None:
@@ -243,8 +243,8 @@ def test_a_filter_selects_rows_by_a_part_of_their_text() -> None:
         found = status(harness, filter="beta")
         assert [row["id"] for row in found["agents"]] == ["beta"]
         assert {row["agent"] for row in found["connections"]} == {"beta"}
-        assert (found["agents_matched"], found["connections_matched"]) == (1, 4)
-        assert (found["agents_total"], found["connections_total"]) == (3, 12)
+        assert (found["agentsMatched"], found["connectionsMatched"]) == (1, 4)
+        assert (found["agentsTotal"], found["connectionsTotal"]) == (3, 12)
 
 
 @pytest.mark.parametrize(
@@ -294,19 +294,20 @@ def test_the_document_agrees_with_the_metrics() -> None:
             agent.send(p.Data(1, b"d" * 333))
         found = status(harness)
         for key, names in (
-            ("agents", ("bytes_to_agent", "bytes_from_agent")),
-            ("connections", ("bytes_up", "bytes_down")),
+            ("agents", ("bytesToAgent", "bytesFromAgent")),
+            ("connections", ("bytesUp", "bytesDown")),
         ):
             assert [sum(row[name] for row in found[key]) for name in names] == [2100, 666]
         assert found["bytes"] == {
-            name: value(m.transferred_bytes_total.labels(name)) for name in ("to_agent", "to_frontend")
+            "toAgent": value(m.transferred_bytes_total.labels("to_agent")),
+            "toFrontend": value(m.transferred_bytes_total.labels("to_frontend")),
         }
-        assert found["bytes"] == {"to_agent": 2100, "to_frontend": 666}
+        assert found["bytes"] == {"toAgent": 2100, "toFrontend": 666}
         callers[0].end(gone=True)
         agents[0].send(p.CloseResponse("", 1))
         agents[1].send(p.CloseResponse("", 1))
         found = status(harness)
-        assert sum(row["bytes_to_agent"] for row in found["agents"]) == 2100
+        assert sum(row["bytesToAgent"] for row in found["agents"]) == 2100
         assert found["dials"]["succeeded"] == m.dial_duration_seconds.count == 2
         assert found["dials"]["failed"] == {
             labels[0]: child.value for labels, child in m.dial_failure_count.items()
@@ -322,19 +323,19 @@ def test_uncommon_data_is_counted_as_all_other() -> None:
         (stream,) = harness.core.agent_registry
         stream.on_packet(p.Data(1, b"seven77"))
         assert value(harness.metrics.transferred_bytes_total.labels("to_frontend")) == 7
-        assert connection(harness)["bytes_down"] == 7
+        assert connection(harness)["bytesDown"] == 7
 
 
 def test_overlaps_are_those_of_the_agents_that_are_connected_now() -> None:
     """They are computed once for each change of the registry."""
     with scenario() as harness:
         harness.agent("a", identifiers="cidr=10.0.0.0/8")
-        assert status(harness)["overlapping_identifiers"] == []
+        assert status(harness)["overlappingIdentifiers"] == []
         other = harness.agent("b", identifiers="cidr=10.1.0.0/16")
-        assert {row["agent"] for row in status(harness)["overlapping_identifiers"]} == {"a", "b"}
+        assert {row["agent"] for row in status(harness)["overlappingIdentifiers"]} == {"a", "b"}
         harness.core.agent_registry.withdraw(harness.stream_of(other))
-        assert status(harness)["overlapping_identifiers"] == [
+        assert status(harness)["overlappingIdentifiers"] == [
             {"identifier": "cidr=10.1.0.0/16", "agent": "b", "other": "a"}
         ]
         other.disconnect()
-        assert status(harness)["overlapping_identifiers"] == []
+        assert status(harness)["overlappingIdentifiers"] == []

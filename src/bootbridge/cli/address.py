@@ -39,7 +39,7 @@ _EXAMPLES = """
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_json_flag(parser)
-    add_plan_flags(parser)
+    add_plan_flags(parser, only=("install_config", "node_ip", "machine_network", "service_network"))
 
 
 def _run(flags: argparse.Namespace) -> int:

@@ -36,6 +36,12 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+def require_root() -> None:
+    """Raises the one error of all commands that need root."""
+    if os.geteuid() != 0:
+        raise OperatorError("permission denied", hint="run it as root")
+
+
 class Runnable(Protocol):
     def main(self, argv: Sequence[str] | None, program: str) -> int: ...
 
@@ -72,8 +78,8 @@ class Command:
         flags.program, flags.words = program, words
         if self.passthrough:
             flags.arguments = words
-        if self.needs_root and os.geteuid() != 0:
-            raise OperatorError("permission denied", hint="run it as root")
+        if self.needs_root:
+            require_root()
         return self.run(flags)
 
     def parser(self, program: str) -> Parser:
@@ -137,7 +143,8 @@ class CommandGroup:
             hint = suggestion(name, self.commands()) or f"commands: {', '.join(self.commands())}"
             raise OperatorError(f"unknown command {name!r}", hint=hint)
         if isinstance(command, Command):
-            return command.call(leading, rest, f"{program} {name}")
+            called = f"{program} {name}"
+            return run_guarded(called, lambda: command.call(leading, rest, called))
         return command.main([*leading, *rest], f"{program} {name}")
 
     def _split(self, words: list[str], program: str) -> tuple[list[str], str, list[str]]:
@@ -186,7 +193,9 @@ def run_guarded(program: str, body: Callable[[], int]) -> int:
         return ExitCode.ERROR
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _print_problem(f"{program}: {where}{error.strerror or str(error) or type(error).__name__}")
+        denied = isinstance(error, PermissionError) and os.geteuid() != 0
+        text = "permission denied (run it as root)" if denied else error.strerror or str(error)
+        _print_problem(f"{program}: {where}{text or type(error).__name__}")
         return ExitCode.ERROR
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else ExitCode.ERROR

@@ -10,12 +10,12 @@ from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.frontend_flags import (
     add_frontend_flags,
     destination_from,
-    explain_dial_error,
     frontend_from,
 )
 from bootbridge.cli.output import print_error
 from bootbridge.errors import OperatorError
 from bootbridge.frontend_client.call import DialError
+from bootbridge.frontend_client.dial_problem import explain_dial_error
 from bootbridge.frontend_client.frontend import FrontendAddress
 from bootbridge.frontend_client.relay import (
     LINGER_BEFORE_END_SECONDS,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from bootbridge.bootstrap.diagnose import doctor
+from bootbridge.bootstrap.diagnose import doctor, running_server
 from bootbridge.bootstrap.diagnose.doctor import (
     Diagnosis,
     DiagnosisContext,
@@ -24,6 +24,7 @@ from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.install_flags import (
     add_install_flags,
+    add_recorded_plan_flags,
     default_plan,
     node_addresses,
     open_cluster,
@@ -32,6 +33,12 @@ from bootbridge.cli.install_flags import (
 )
 from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
+from bootbridge.cli.running_server_flags import (
+    add_server_flag,
+    add_server_frontend_flags,
+    require_server,
+    running_server_from,
+)
 from bootbridge.common.host import Host
 from bootbridge.common.progress import Progress
 from bootbridge.common.terminal.figures import counted
@@ -49,6 +56,8 @@ bootstrap node while the tunnel is installed.
   --from-node ADDRESS[:PORT]
                    instead, from any machine: test whether the agents' port of the bootstrap node is
                    reachable from here; needs no cluster and no tunnel here. Repeat it for dual stack
+  --server URL     instead, of a server that you started yourself: it answers, its certificates, its frontend,
+                   its agents, and with --to a dial through them; needs no installation
 
 Verdicts: ok, warning, broken, unknown (it could not be tested), not-reached (behind the broken hop)."""
 
@@ -56,6 +65,7 @@ _EXAMPLES = """
 {program}
 {program} --webhook vmachine.capi.example.com
 {program} --to 10.128.0.7:8443 --json
+{program} --server http://127.0.0.1:8095 --to 10.128.0.7:8443
 {program} --from-node 10.0.0.5
 {program} --from-node 10.0.0.5 --from-node fd00::5 --platform aws --infra-id mycluster-x7k2p
 """
@@ -74,9 +84,13 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add("--webhook", metavar="NAME", default="", help="name of a webhook whose pod is tested too")
     add("--to", metavar="HOST:PORT", default="", help="also dial this address")
     add("--from-node", metavar="ADDRESS[:PORT]", action="append", help="test the agents' port from here")
+    add_server_flag(parser, "instead, the hops")
     add("--timeout", default="10s", metavar="DURATION", help="time limit of each connection (default 10s)")
     add_install_flags(parser)
-    add_plan_flags(parser)
+    add_recorded_plan_flags(parser)
+    fields = ("platform", "infra_id", "user_provisioned", "agent_port")
+    add_plan_flags(parser, only=fields, title="with --from-node")
+    add_server_frontend_flags(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
@@ -85,8 +99,13 @@ def _run(flags: argparse.Namespace) -> int:
         raise OperatorError(
             "mutually exclusive", subject="--webhook, --to, --from-node", hint="give one of them"
         )
+    if flags.server and (flags.webhook or flags.from_node):
+        hint = "use --to HOST:PORT, the address of the webhook's pod"
+        raise OperatorError("cannot be combined with --server", subject="--webhook, --from-node", hint=hint)
+    if not flags.server:
+        require_server(flags)
     report = None if flags.json else _Report()
-    act = _from_node if flags.from_node else _on_node
+    act = _from_node if flags.from_node else _of_server if flags.server else _on_node
     diagnosis = act(flags, limit, report.step if report else lambda step: None)
     if report is None:
         print_output(json.dumps(diagnosis.document(), indent=2, ensure_ascii=False) + "\n")
@@ -99,6 +118,10 @@ def _from_node(flags: argparse.Namespace, limit: float, report: Callable[[Diagno
     plan = default_plan(flags)
     addresses = [from_node.parse(text, plan.ports.agent) for text in flags.from_node]
     return doctor.probe_from_node(plan, addresses, limit, report)
+
+
+def _of_server(flags: argparse.Namespace, limit: float, report: Callable[[DiagnosisStep], None]) -> Diagnosis:
+    return running_server.diagnose(running_server_from(flags, flags.to, limit), report)
 
 
 def _on_node(flags: argparse.Namespace, limit: float, report: Callable[[DiagnosisStep], None]) -> Diagnosis:
@@ -171,7 +194,7 @@ class _Report:
             self._terminal.summary(mark, diagnosis.sentence(), next_steps=_next_steps(flags))
             return
         fix = [f"Fix: {broken.fix}"] if broken.fix else []
-        next_steps = [(again, "test again after the fix"), *_GATHER]
+        next_steps = [(again, "test again after the fix"), *(_watch(flags) if flags.server else _GATHER)]
         mark = Mark.BAD if self._terminal.live else Mark.NONE
         self._terminal.summary(mark, diagnosis.sentence(), details=fix, next_steps=next_steps)
 
@@ -179,7 +202,13 @@ class _Report:
 _GATHER = (("bootbridge gather", "collect logs and this analysis for a bug report"),)
 
 
+def _watch(flags: argparse.Namespace) -> Sequence[tuple[str, str]]:
+    return ((shlex.join(["bootbridge", "top", flags.server]), "watch it"),)
+
+
 def _next_steps(flags: argparse.Namespace) -> Sequence[tuple[str, str]]:
+    if flags.server:
+        return _watch(flags)
     if flags.webhook or flags.to or flags.from_node:
         return ()
     return (("bootbridge doctor --webhook NAME", "also test the pod behind a webhook"),)

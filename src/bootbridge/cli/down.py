@@ -18,13 +18,15 @@ from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.install_flags import (
     add_install_flags,
+    add_recorded_plan_flags,
     default_plan,
     open_cluster,
     open_host,
     recorded_or_default_plan,
+    require_root_of,
 )
 from bootbridge.cli.output import print_error, print_output, result_terminal
-from bootbridge.cli.plan_flags import add_plan_flags
+from bootbridge.cli.plan_flags import FIREWALL_FIELDS, add_plan_flags
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
 from bootbridge.common.progress import Progress
@@ -66,12 +68,14 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         help="remove the platform's firewall rule even if the install record does not name it",
     )
     add_install_flags(parser)
-    add_plan_flags(parser)
+    add_recorded_plan_flags(parser)
+    add_plan_flags(parser, only=FIREWALL_FIELDS, title="with --firewall, without a plan record")
 
 
 def _run(flags: argparse.Namespace) -> int:
     timeout = parse_seconds(flags.timeout, "--timeout")
     host = open_host(flags)
+    require_root_of(host)
     warnings: list[str] = []
     plan, recorded = _plan(flags, host, warnings)
     with host.locked(plan.paths.state):

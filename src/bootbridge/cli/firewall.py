@@ -20,7 +20,7 @@ from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
 from bootbridge.cli.output import hint_terminal, print_output, result_terminal
-from bootbridge.cli.plan_flags import add_plan_flags, plan_from
+from bootbridge.cli.plan_flags import FIREWALL_FIELDS, add_plan_flags, plan_from
 from bootbridge.common.files import Asset, read_file, write_error, write_file
 from bootbridge.common.terminal.figures import counted
 from bootbridge.common.terminal.terminal import Mark, Styled, Terminal
@@ -48,10 +48,13 @@ _EXAMPLES = """
 """
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print actions as JSON; with --apply, results")
+def _add_flags(direction: str, parser: argparse.ArgumentParser) -> None:
+    what = "rules" if direction == "show" else "actions, with --apply results,"
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
     parser.add_argument("--output", metavar="DIR", help="write JSON and scripts to DIR/firewall")
-    parser.add_argument("--apply", action="store_true", help="print and run the commands")
+    parser.set_defaults(apply=False)
+    if direction != "show":
+        parser.add_argument("--apply", action="store_true", help="print and run the commands")
     parser.add_argument(
         "--record",
         metavar="FILE",
@@ -64,14 +67,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         help="OpenShift release, by which the installer's security groups are named (default: the cloud is "
         "asked for the names of all releases)",
     )
-    add_plan_flags(parser)
+    add_plan_flags(parser, only=FIREWALL_FIELDS)
 
 
 def _run(direction: str, flags: argparse.Namespace) -> int:
     flags.direction = direction
-    if flags.apply and flags.direction == "show":
-        hint = "use create or remove instead of show"
-        raise OperatorError("not supported by show", subject="--apply", hint=hint)
     record = _existing_record(flags) if direction != "create" else None
     plan = plan_from(flags, base=_recorded_plan(record) if record else None)
     if flags.release:
@@ -250,7 +250,9 @@ def _as_data(result: firewall.ActionResult) -> dict[str, object]:
 def _command(direction: str, summary: str, exit_codes: dict[int, str]) -> Command:
     examples = [line for line in _EXAMPLES.splitlines() if f"{{program}} {direction}" in line]
     text = "\n".join(examples).replace(f"{{program}} {direction}", "{program}")
-    return Command(partial(_run, direction), _DESCRIPTION, text, _add_flags, exit_codes, summary)
+    return Command(
+        partial(_run, direction), _DESCRIPTION, text, partial(_add_flags, direction), exit_codes, summary
+    )
 
 
 COMMAND = CommandGroup(

@@ -14,7 +14,6 @@ from bootbridge.cli.durations import parse_seconds
 from bootbridge.cli.frontend_flags import (
     add_frontend_flags,
     destination_from,
-    explain_dial_error,
     frontend_from,
 )
 from bootbridge.cli.output import print_error, print_output, print_warnings, result_terminal
@@ -22,6 +21,7 @@ from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.terminal.figures import counted
 from bootbridge.errors import OperatorError
 from bootbridge.frontend_client.call import DialError
+from bootbridge.frontend_client.dial_problem import explain_dial_error
 from bootbridge.frontend_client.port_forward import ForwardedConnection, PortForward
 
 LOOPBACK = ("127.0.0.1", "::1")

@@ -9,21 +9,24 @@ from bootbridge.bootstrap.plan.plan import PATHS
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 from bootbridge.frontend_client.call import FrontendMode
-from bootbridge.frontend_client.dial_problem import DialProblem, problem_of
 from bootbridge.frontend_client.frontend import FrontendAddress, TcpFrontend, UnixFrontend
 from bootbridge.wire.addresses import join_host_port, split_host_port
 
 _TLS_FLAGS = ("ca_cert", "cert", "key")
 
 
-def add_frontend_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the server")
+def add_frontend_flags(
+    parser: argparse.ArgumentParser,
+    title: str = "the server",
+    default: str = "that of the tunnel installed on this node",
+) -> None:
+    group = parser.add_argument_group(title)
     add = group.add_argument
     add(
         "--socket",
         metavar="PATH",
         default="",
-        help="unix socket, the server's --uds-name (default: that of the tunnel installed on this node)",
+        help=f"unix socket, the server's --uds-name (default: {default})",
     )
     add("--frontend", metavar="HOST:PORT", default="", help="instead: the server's --server-port, over TCP")
     add(
@@ -96,33 +99,3 @@ def parse_address(text: str, subject: str) -> tuple[str, int]:
 
 def destination_from(text: str) -> str:
     return join_host_port(*parse_address(text, "HOST:PORT"))
-
-
-# The hop that failed, and the fix.
-_EXPLANATIONS = {
-    DialProblem.NO_AGENT: (
-        "server, no agent",
-        "is an agent connected? `bootbridge top`; the server's log has the reason of each strategy",
-    ),
-    DialProblem.NO_ROUTE: ("agent to destination", "the agent's machine has no route to it"),
-    DialProblem.REFUSED: ("agent to destination", "nothing listens on that port"),
-    DialProblem.FORBIDDEN: (
-        "agent",
-        "allow it with proxy-agent --allow-destinations; loopback and link-local must be listed",
-    ),
-    DialProblem.NAME_NOT_FOUND: (
-        "agent",
-        "the agent resolves the name: give one that it knows, or an address",
-    ),
-    DialProblem.TIMED_OUT: (
-        "agent to destination",
-        "a firewall drops the packets, or the agent is overloaded",
-    ),
-    DialProblem.OTHER: ("server", "the logs of server and agent have more"),
-}
-
-
-def explain_dial_error(address: str, reason: str) -> OperatorError:
-    """Returns the error of a failed dial, with its hop and the fix."""
-    hop, hint = _EXPLANATIONS[problem_of(reason)]
-    return OperatorError(f"dial failed ({hop}): {reason}", subject=f"{address}", hint=hint)

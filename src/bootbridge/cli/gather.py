@@ -22,9 +22,8 @@ from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.doctor import open_context
 from bootbridge.cli.durations import parse_seconds
-from bootbridge.cli.install_flags import add_install_flags, open_host
+from bootbridge.cli.install_flags import add_install_flags, add_recorded_plan_flags, open_host
 from bootbridge.cli.output import print_output, result_terminal
-from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.progress import Progress
 from bootbridge.common.terminal.figures import counted, size
 from bootbridge.common.terminal.terminal import Mark, Terminal
@@ -64,12 +63,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the bundle (default bootbridge-log-bundle-TIME.tar.gz in --dir or here)",
     )
-    add(
-        "--flavour",
-        choices=list(Flavour),
-        help="flavour of the installed tunnel (default: detected)",
-    )
     add_install_flags(parser)
+    add_recorded_plan_flags(parser)
     group = parser.add_argument_group("from the installer's machine")
     group.add_argument("--dir", metavar="DIR", help="the directory that openshift-install was run with")
     group.add_argument("--bootstrap", metavar="HOST", help="the bootstrap node (default: found in --dir)")
@@ -119,17 +114,10 @@ def _reporter(progress: Progress) -> Callable[[BundleSource], None]:
 
 def _from_node(flags: argparse.Namespace, progress: Progress) -> GatherResult:
     host = open_host(flags)
-    context = open_context(_with_plan_flags(flags), host)
+    # Here --key is that of ssh, and there is no flag for the certificates' kind.
+    context = open_context(argparse.Namespace(**{**vars(flags), "key": None}), host)
     with closing(context.install):
         return gathering.of_node(context, _out(flags, Path()), _reporter(progress))
-
-
-def _with_plan_flags(flags: argparse.Namespace) -> argparse.Namespace:
-    """Adds the plan flags with their defaults: `gather` uses the recorded plan or default names."""
-    parser = argparse.ArgumentParser()
-    add_plan_flags(parser)
-    plan = vars(parser.parse_args([]))
-    return argparse.Namespace(**{**plan, **{k: v for k, v in vars(flags).items() if k != "key"}})
 
 
 # --- from the installer's machine

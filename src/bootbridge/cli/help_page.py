@@ -83,8 +83,12 @@ def _wrap_entry(line: str, columns: int) -> str:
 def _entry(flag: Flag, flags: FlagSet, columns: int) -> str:
     word = flags.kind(flag).word
     default = shown_default(flag, flags)
-    head = f"  {flag.spelling}{' ' + word if word else ''}{f'  (default {default})' if default else ''}"
-    return f"{head}\n{_wrap(flag.help, columns, _INDENT)}"
+    head = f"  {flag.spelling}{' ' + word if word else ''}"
+    shown = f"(default {default})" if default else ""
+    # Beside the name if there is room, so that the names stand out; else below it.
+    beside = shown and len(head) + 2 + len(shown) <= columns
+    lines = [f"{head}  {shown}" if beside else head, _wrap(flag.help, columns, _INDENT)]
+    return "\n".join(lines if beside or not shown else [*lines, _wrap(shown, columns, _INDENT)])
 
 
 def _wrap(text: str, columns: int, indent: str = "") -> str:

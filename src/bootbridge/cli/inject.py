@@ -35,6 +35,7 @@ openshift-install create ignition-configs --dir install
 {program} install/bootstrap.ign
 {program} install/bootstrap.ign --dry-run
 {program} install/bootstrap.ign --image registry.example/bootbridge:1 --protocol HTTPConnect
+{program} install/bootstrap.ign -o - | jq .storage.files[].path
 {program} install/bootstrap.ign --remove
 # Edit the manifests first
 bootbridge render --output tunnel --install-config install-config.yaml
@@ -44,7 +45,9 @@ bootbridge render --output tunnel --install-config install-config.yaml
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="BOOTSTRAP.IGN", help="the ignition file, spec 3.x")
-    parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: in place)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="output file, - for stdout (default: in place)"
+    )
     parser.add_argument("--remove", action="store_true", help="remove the tunnel")
     parser.add_argument(
         "--dry-run", "--check", action="store_true", help="print what would be done, write nothing"
@@ -61,6 +64,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(flags: argparse.Namespace) -> int:
     given = read_file(flags.file)
     done, document, facts, plan = _removed(flags, given) if flags.remove else _injected(flags, given)
+    if flags.output == "-":
+        return _print(document, flags)
     target = Path(flags.output or flags.file)
     is_new = flags.output is not None or document != given
     written = is_new and not flags.dry_run
@@ -71,6 +76,15 @@ def _run(flags: argparse.Namespace) -> int:
         return print_output(json.dumps(facts, indent=2) + "\n")
     _show(done, facts, plan, flags)
     return ExitCode.OK
+
+
+def _print(document: bytes, flags: argparse.Namespace) -> int:
+    """Writes the new file to stdout, and nothing else."""
+    if flags.json:
+        raise OperatorError("cannot be combined with --json", subject="--output -")
+    if flags.dry_run:
+        raise OperatorError("cannot be combined with --dry-run", subject="--output -")
+    return print_output(document.decode())
 
 
 # What was done, the new file, the facts for --json, and the plan that was injected.

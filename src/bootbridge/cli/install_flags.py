@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from bootbridge.bootstrap.install import install_record
 from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import PATHS, Flavour, IPAddress, Plan, ProxyImage
-from bootbridge.cli.plan_flags import plan_from
+from bootbridge.cli.command import require_root
+from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.common.files import read_file
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
@@ -27,6 +29,16 @@ def add_install_flags(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the result as JSON on stdout; progress goes to stderr")
 
 
+def add_recorded_plan_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what a command needs that uses the recorded plan, or default names: no flags of a plan."""
+    add_plan_flags(parser, only=())
+    parser.add_argument(
+        "--flavour",
+        choices=list(map(str, Flavour)),
+        help="installer of the cluster (default: that of the installation on this node, else kubeadm)",
+    )
+
+
 def open_host(flags: argparse.Namespace) -> Host:
     root = Path(flags.root)
     if not root.is_dir():
@@ -34,8 +46,25 @@ def open_host(flags: argparse.Namespace) -> Host:
     return Host(root.resolve())
 
 
+def require_root_of(host: Host) -> None:
+    """The files of this machine belong to root; another --root may belong to anybody."""
+    if host.root == Path("/"):
+        require_root()
+
+
+def require_readable(host: Host) -> None:
+    """Raises if files of an installation are not ours to read: it would look as if they did not exist."""
+    for paths in PATHS.values():
+        path = host.path(paths.state)
+        while not os.path.lexists(path) and path != path.parent:
+            path = path.parent
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            require_root()
+
+
 def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
     """Returns the plan of the installation on this node, or None."""
+    require_readable(host)
     wanted = [Flavour(flags.flavour)] if flags.flavour else [Flavour.KUBEADM, Flavour.OPENSHIFT]
     for flavour in wanted:
         path = PATHS[flavour].plan_record

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
+from bootbridge.cli.lab_next_steps import default_directory, in_this_lab
 from bootbridge.cli.output import print_error, print_output, result_terminal
 from bootbridge.common.progress import Progress
 from bootbridge.common.terminal.figures import duration
@@ -54,11 +56,10 @@ KONNECTIVITY = "konnectivity"
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
-    default = os.environ.get("BOOTBRIDGE_LAB") or str(Path.home() / ".cache" / "bootbridge" / "lab")
     parser.add_argument(
         "--dir",
         metavar="DIR",
-        default=default,
+        default=default_directory(),
         help="directory of the lab (default $BOOTBRIDGE_LAB, else %(default)s)",
     )
     parser.add_argument(
@@ -132,7 +133,7 @@ def _prepare(flags: argparse.Namespace) -> int:
     result_terminal().summary(
         Mark.GOOD,
         f"All programs found; kube-apiserver: {found['kube-apiserver']}",
-        next_steps=[("bootbridge lab up", "start a lab (as root)")],
+        next_steps=in_this_lab(flags, [("bootbridge lab up", "start a lab (as root)")]),
     )
     return ExitCode.OK
 
@@ -161,7 +162,8 @@ def _up(flags: argparse.Namespace) -> int:
                 _report_leftovers(lab.down())
             raise
     what, steps = ("instances are", _BLANK) if lab.layout.blank else ("lab is", _UP)
-    result_terminal().summary(Mark.GOOD, f"The {what} up ({duration(progress.seconds)}).", next_steps=steps)
+    sentence = f"The {what} up ({duration(progress.seconds)})."
+    result_terminal().summary(Mark.GOOD, sentence, next_steps=in_this_lab(flags, steps))
     return ExitCode.OK
 
 
@@ -220,7 +222,7 @@ def _demo(flags: argparse.Namespace) -> int:
     mark, text = (Mark.WARNING, "something remains") if left else (Mark.GOOD, "all steps succeeded")
     sentence = f"Demo complete in {duration(progress.seconds)}: {text}."
     steps = [
-        ("bootbridge lab up", "start a lab to try it yourself"),
+        *in_this_lab(flags, [("bootbridge lab up", "start a lab to try it yourself")]),
         ("bootbridge up --help", "use it on a node"),
     ]
     progress.terminal.summary(mark, sentence, next_steps=steps)
@@ -263,7 +265,7 @@ def _status(flags: argparse.Namespace) -> int:
     if flags.json:
         print_output(json.dumps(found.document, indent=2) + "\n")
     else:
-        found.show(result_terminal())
+        found.show(result_terminal(), partial(in_this_lab, flags))
     return ExitCode.OK if found.is_up else ExitCode.FINDINGS
 
 
@@ -330,7 +332,8 @@ def _permanent_apiserver(flags: argparse.Namespace) -> int:
     lab, found = Lab.open(_directory(flags)), _found(flags)
     permanent_apiserver.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
     steps = [(f"bootbridge lab kubectl --on {flags.node} get nodes", "use it")]
-    result_terminal().summary(Mark.GOOD, f"The API server on {flags.node} is ready.", next_steps=steps)
+    sentence = f"The API server on {flags.node} is ready."
+    result_terminal().summary(Mark.GOOD, sentence, next_steps=in_this_lab(flags, steps))
     return ExitCode.OK
 
 

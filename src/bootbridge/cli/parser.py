@@ -26,10 +26,16 @@ class ParserTexts:
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Wraps the description of a group of flags too; the others are already wrapped."""
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Does not break flags at their hyphens: people copy them."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if not indent:
             return super()._fill_text(text, width, indent)
-        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+        return textwrap.fill(
+            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,6 +55,17 @@ class Parser(argparse.ArgumentParser):
             epilog=_filled("\n\n".join(sections), program),
             formatter_class=lambda prog: _Formatter(prog, width=columns),
             allow_abbrev=False,
+        )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Names the flag, and the choice that was probably meant; argparse shows `repr` of each choice."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        raise OperatorError(
+            f"invalid value {value!r}",
+            subject=action.option_strings[-1] if action.option_strings else str(action.metavar),
+            hint=suggestion(str(value), choices) or f"one of: {', '.join(choices)}",
         )
 
     def error(self, message: str) -> NoReturn:

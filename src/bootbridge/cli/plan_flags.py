@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -30,14 +30,28 @@ from bootbridge.errors import OperatorError
 
 # Set by the installer's user. The flag has precedence.
 NODE_IP_VARIABLE = "OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP"
+# What a firewall rule depends on.
+FIREWALL_FIELDS = (
+    *("install_config", "platform", "infra_id", "machine_network", "node_ip", "user_provisioned"),
+    "agent_port",
+)
 
 
-def add_plan_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that `plan_from` reads."""
-    group = parser.add_argument_group(
-        "the plan", "A flag has precedence over --install-config, and that over the defaults below."
-    )
-    add = group.add_argument
+def add_plan_flags(
+    parser: argparse.ArgumentParser, only: Collection[str] | None = None, *, title: str = "the plan"
+) -> None:
+    """Adds the flags that `plan_from` reads; `only` are the fields that this command uses, if not all."""
+    has_file = only is None or "install_config" in only
+    precedence = "A flag has precedence over --install-config, and that over the defaults below."
+    group = parser.add_argument_group(title, precedence if has_file else None)
+
+    def add(flag: str, **declaration: Any) -> None:
+        field = flag.removeprefix("--").replace("-", "_")
+        if only is None or field in only:
+            group.add_argument(flag, **declaration)
+        else:
+            parser.set_defaults(**{field: None})
+
     add(
         "--install-config",
         metavar="FILE",
@@ -208,10 +222,15 @@ def split_rules(given: Iterable[str]) -> tuple[str, ...]:
 
 def _network(text: str, flag: str) -> IPNetwork:
     try:
-        return ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError:
         hint = "for example 10.0.0.0/16 or fd00::/48"
         raise OperatorError(f"invalid CIDR {text!r}", subject=flag, hint=hint) from None
+    if "/" not in text:
+        # Python reads it as a network of one address, which is rarely meant.
+        hint = f"write it as {text}/{24 if network.version == 4 else 64}, or {network} for this one address"
+        raise OperatorError(f"prefix length missing in {text!r}", subject=flag, hint=hint)
+    return network
 
 
 def _address(text: str, subject: str) -> IPAddress:

@@ -21,6 +21,7 @@ from bootbridge.cli.install_flags import (
     open_cluster,
     open_host,
     plan_to_install,
+    require_root_of,
 )
 from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
@@ -68,6 +69,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(flags: argparse.Namespace) -> int:
     timeout = parse_seconds(flags.timeout, "--timeout")
     host = open_host(flags)
+    if not flags.dry_run:
+        require_root_of(host)
     plan = plan_to_install(flags, host)
     with host.locked(plan.paths.state):
         context = InstallContext(

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import yaml
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from bootbridge.common.field_names import camel_case
 from bootbridge.common.files import read_file
 from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import OperatorError
@@ -30,15 +31,6 @@ DOCUMENT_BYTES_MAX: Final = 8 * 1024 * 1024
 EXPANDED_CHARACTERS_MAX: Final = 4 * DOCUMENT_BYTES_MAX
 ERRORS_SHOWN_MAX: Final = 20
 QUOTED_CHARACTERS_MAX: Final = 80
-_ACRONYMS: Final = {"id": "ID", "ips": "IPs", "sans": "SANs", "cas": "CAs", "cidr": "CIDR"}
-
-
-def camel_case(name: str) -> str:
-    """Returns the name of a field in files: `api_server_sans` is `apiServerSANs`."""
-    head, *rest = name.rstrip("_").split("_")
-    return head + "".join(_ACRONYMS.get(part, part.capitalize()) for part in rest)
-
-
 CONFIG: Final = ConfigDict(
     extra="forbid",
     strict=True,

@@ -119,7 +119,7 @@ class Progress:
         self.terminal.record([mark, seconds, self._title, text], (0, 0, TITLE_COLUMNS))
 
     def _elapsed(self) -> str:
-        return f"{duration(self._clock() - self._started):>{_DURATION_COLUMNS}}"
+        return f"{_column_text(self._clock() - self._started):>{_DURATION_COLUMNS}}"
 
     def _draw(self) -> None:
         signs = _SIGNS if self.terminal.unicode else _ASCII_SIGNS
@@ -145,3 +145,10 @@ class Progress:
             if self._ended:
                 self._ended.set()
                 self._ended = None
+
+
+def _column_text(seconds: float) -> str:
+    """Returns a duration of at most 8 characters, so that a step of minutes does not shift its line."""
+    if seconds < 60:
+        return duration(seconds)
+    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from bootbridge.common.field_names import camel_case
 from bootbridge.common.progress import Progress
 from bootbridge.common.terminal.terminal import Styled, Terminal
 from bootbridge.demo import output
@@ -110,8 +111,12 @@ def _as_json(scenario: DemoScenario, exit_code: int) -> dict[str, Any]:
     return {
         "ok": exit_code == 0,
         "network": "loopback" if scenario.loopback_reason else "namespaces",
-        "loopback_reason": scenario.loopback_reason,
-        "steps": [asdict(step) for step in scenario.steps.all],
-        "latency": [asdict(latency) for latency in scenario.latencies],
-        "not_removed": scenario.workspace.left(),
+        "loopbackReason": scenario.loopback_reason,
+        "steps": [_camel_case(asdict(step)) for step in scenario.steps.all],
+        "latency": [_camel_case(asdict(latency)) for latency in scenario.latencies],
+        "notRemoved": scenario.workspace.left(),
     }
+
+
+def _camel_case(fields: dict[str, Any]) -> dict[str, Any]:
+    return {camel_case(name): value for name, value in fields.items()}

@@ -37,7 +37,7 @@ from bootbridge.join_service.service import TICKETS_IN_PROGRESS_MAX, JoinService
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.kinds import SECRET
-from bootbridge.kube.kubeconfig import load_access
+from bootbridge.kube.kubeconfig import NotInCluster, load_access
 from bootbridge.kube.objects import Ref, get_object
 from bootbridge.runtime import grpc, logs
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServer
@@ -155,6 +155,8 @@ async def retry_until_available(dependency: str, attempt: Callable[[], Awaitable
     while True:
         try:
             return await attempt()
+        except NotInCluster:
+            raise
         except BootbridgeError as error:
             if str(error) != logged:
                 logged = str(error)

@@ -42,10 +42,14 @@ def load_access(
     return load_kubeconfig(Path(kubeconfig)) if kubeconfig else load_in_cluster(environ, service_account)
 
 
+class NotInCluster(OperatorError):
+    """No pod's environment, and no kubeconfig: waiting does not change that."""
+
+
 def load_in_cluster(environ: Mapping[str, str], service_account: Path) -> ClusterAccess:
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise OperatorError(
+        raise NotInCluster(
             "not inside a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
             subject="--kubeconfig",
             hint="set --kubeconfig=FILE outside a pod",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,18 @@ from bootbridge.common.terminal.terminal import Cell, Mark, Terminal
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 
+NextSteps = Sequence[tuple[str, str]]
+
 
 @dataclass(frozen=True)
 class LabStatus:
     document: dict[str, Any]
     is_up: bool
 
-    def show(self, terminal: Terminal) -> None:
+    def show(
+        self, terminal: Terminal, complete: Callable[[NextSteps], NextSteps] = lambda steps: steps
+    ) -> None:
+        """`complete` adds to the commands to type next what they need to find this lab."""
         rows: list[tuple[Cell, ...]] = []
         for node in self.document["nodes"]:
             mark, state = (
@@ -31,10 +37,10 @@ class LabStatus:
                 ("bootbridge lab kubectl get nodes", ""),
                 ("bootbridge lab tunnel", "install the tunnel"),
             ]
-            terminal.summary(Mark.GOOD, "The lab is up.", next_steps=steps)
+            terminal.summary(Mark.GOOD, "The lab is up.", next_steps=complete(steps))
         else:
             steps = [("bootbridge lab logs", "list the logs"), ("bootbridge lab down", "remove the lab")]
-            terminal.summary(Mark.BAD, "The lab is not complete.", next_steps=steps)
+            terminal.summary(Mark.BAD, "The lab is not complete.", next_steps=complete(steps))
 
 
 def status(lab: Lab, components: Components) -> LabStatus:

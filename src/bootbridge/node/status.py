@@ -101,7 +101,7 @@ async def read_status(configuration: NodeConfiguration) -> NodeStatus:
     except Fatal as error:
         raise OperatorError(str(error)) from None
     except OSError as error:
-        raise OperatorError(str(error.strerror), subject=str(error.filename), hint="run as root") from None
+        raise OperatorError(str(error.strerror), subject=str(error.filename), hint="run it as root") from None
     try:
         return NodeStatus(record, remembered, await configuration.register.read(), last_join_error=last_error)
     except BootbridgeError as error:

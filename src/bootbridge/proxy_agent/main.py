@@ -143,7 +143,7 @@ class ProxyAgent:
             **status_query.process_status("proxy-agent", uptime_seconds=uptime),
             "ready": self.ready,
             **(yield from core_status(self.core, rows)),
-            "wanted_servers": self._sync.servers.wanted,
+            "wantedServers": self._sync.servers.wanted,
             "servers": server_rows(self._sync.states()),
             "tls": self._tls.status(),
             "limits": [

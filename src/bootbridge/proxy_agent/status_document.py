@@ -23,26 +23,26 @@ def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
     now = core.timers.now()
     connections = _connections(core)
     m = core.metrics
-    directions = ("to_endpoint", "to_server")
     endpoints = [endpoint for stream in core.streams for endpoint in stream.endpoints.values()]
     numbers: Document = {
-        "agent_id": core.agent_id,
+        "agentID": core.agent_id,
         "draining": core.draining,
         "identifiers": [each for each in core.identifiers.split("&") if each],
-        "pending_dials": sum(len(stream.dials) for stream in core.streams),
+        "pendingDials": sum(len(stream.dials) for stream in core.streams),
         "routes": core.endpoint_count,
-        "bytes": {name: m.transferred_bytes_total.labels(name).value for name in directions},
-        "queued_bytes": {
-            "to_endpoint": sum(endpoint.queued_up for endpoint in endpoints),
-            "to_server": sum(endpoint.queued_down for endpoint in endpoints),
+        "bytes": {
+            "toEndpoint": m.transferred_bytes_total.labels("to_endpoint").value,
+            "toServer": m.transferred_bytes_total.labels("to_server").value,
+        },
+        "queuedBytes": {
+            "toEndpoint": sum(endpoint.queued_up for endpoint in endpoints),
+            "toServer": sum(endpoint.queued_down for endpoint in endpoints),
         },
         "dials": {
             "succeeded": m.dial_duration_seconds.count,
             "failed": {labels[0]: child.value for labels, child in m.endpoint_dial_failure_total.items()},
         },
-        "closed_connections": {
-            labels[0]: child.value for labels, child in m.closed_connections_total.items()
-        },
+        "closedConnections": {labels[0]: child.value for labels, child in m.closed_connections_total.items()},
     }
     recent, failures = list(reversed(core.dial_history.recent)), list(reversed(core.dial_history.failures))
     yield
@@ -59,11 +59,11 @@ def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
         yield
     return {
         **numbers,
-        "connections_total": len(connections),
-        "connections_matched": len(matching),
+        "connectionsTotal": len(connections),
+        "connectionsMatched": len(matching),
         "connections": rows,
-        "recent_dials": [_dial_row(record) for record in recent],
-        "recent_failures": [_dial_row(record) for record in failures],
+        "recentDials": [_dial_row(record) for record in recent],
+        "recentFailures": [_dial_row(record) for record in failures],
     }
 
 
@@ -74,8 +74,8 @@ def server_rows(states: list[ServerState]) -> list[Document]:
             "address": each.address,
             "state": each.state,
             **(_NOT_CONNECTED if each.stream is None else _stream_status(each.stream)),
-            "last_error": each.last_error,
-            "next_attempt_seconds": each.next_attempt_seconds,
+            "lastError": each.last_error,
+            "nextAttemptSeconds": each.next_attempt_seconds,
         }
         for each in states
     ]
@@ -83,30 +83,30 @@ def server_rows(states: list[ServerState]) -> list[Document]:
 
 def _stream_status(stream: ServerStream) -> Document:
     return {
-        "server_id": stream.server_id,
-        "connected_seconds": round(stream.timers.now() - stream.connected_at, 3),
+        "serverID": stream.server_id,
+        "connectedSeconds": round(stream.timers.now() - stream.connected_at, 3),
         "extension": bool(stream.extension),
         "version": stream.version,
         "routes": len(stream.endpoints),
-        "pending_dials": len(stream.dials),
-        "bytes_to_server": stream.bytes_to_server,
-        "bytes_from_server": stream.bytes_from_server,
-        "queued_bytes": sum(endpoint.queued_down for endpoint in stream.endpoints.values()),
-        "stalled_connections": stream.stalled_connections,
+        "pendingDials": len(stream.dials),
+        "bytesToServer": stream.bytes_to_server,
+        "bytesFromServer": stream.bytes_from_server,
+        "queuedBytes": sum(endpoint.queued_down for endpoint in stream.endpoints.values()),
+        "stalledConnections": stream.stalled_connections,
     }
 
 
 _NOT_CONNECTED: Document = {
-    "server_id": "",
-    "connected_seconds": None,
+    "serverID": "",
+    "connectedSeconds": None,
     "extension": None,
     "version": "",
     "routes": 0,
-    "pending_dials": 0,
-    "bytes_to_server": 0,
-    "bytes_from_server": 0,
-    "queued_bytes": 0,
-    "stalled_connections": 0,
+    "pendingDials": 0,
+    "bytesToServer": 0,
+    "bytesFromServer": 0,
+    "queuedBytes": 0,
+    "stalledConnections": 0,
 }
 
 
@@ -146,20 +146,20 @@ def _connection_row(stream: ServerStream, connection: Endpoint | EndpointDial, n
         "id": record.id,
         "destination": record.destination,
         "server": stream.server_id,
-        "age_seconds": round(now - record.started_at, 3),
+        "ageSeconds": round(now - record.started_at, 3),
     }
     if isinstance(connection, EndpointDial):
-        numbers: Document = {"bytes_up": 0, "bytes_down": 0, "queued_up": 0, "queued_down": 0}
+        numbers: Document = {"bytesUp": 0, "bytesDown": 0, "queuedUp": 0, "queuedDown": 0}
         state = "dialling"
     else:
         numbers = {
-            "bytes_up": connection.bytes_up,
-            "bytes_down": connection.bytes_down,
-            "queued_up": connection.queued_up,
-            "queued_down": connection.queued_down,
+            "bytesUp": connection.bytes_up,
+            "bytesDown": connection.bytes_down,
+            "queuedUp": connection.queued_up,
+            "queuedDown": connection.queued_down,
         }
         state = connection.state.value
-    return {**row, **numbers, "state": state, "waiting_for": _waiting_for(connection)}
+    return {**row, **numbers, "state": state, "waitingFor": _waiting_for(connection)}
 
 
 def _waiting_for(connection: Endpoint | EndpointDial) -> str:
@@ -189,5 +189,5 @@ def _dial_row(record: DialRecord) -> Document:
         "outcome": record.outcome,
         "hop": record.hop,
         "reason": record.reason,
-        "connect_seconds": round(record.connect_seconds, 6),
+        "connectSeconds": round(record.connect_seconds, 6),
     }

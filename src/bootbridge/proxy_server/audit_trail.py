@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Literal
 
+from bootbridge.common.field_names import camel_case
 from bootbridge.errors import OperatorError
 from bootbridge.runtime.rotated_file import RotatedFile
 from bootbridge.runtime.status_query import timestamp
@@ -25,7 +26,12 @@ class AuditLine:
     """One dial to the end of its connection, written by `proxy-server --audit-log`."""
 
     # As common.documents.CONFIG, which this process must not import.
-    __pydantic_config__ = {"extra": "forbid", "strict": True, "use_attribute_docstrings": True}  # noqa: RUF012
+    __pydantic_config__ = {  # noqa: RUF012
+        "extra": "forbid",
+        "strict": True,
+        "alias_generator": camel_case,
+        "use_attribute_docstrings": True,
+    }
 
     time: str
     """When the caller asked, in UTC with milliseconds."""
@@ -67,6 +73,9 @@ class AuditLine:
     """Why the connection was closed. The metric `closed_connections_total` counts the part before a colon."""
 
 
+_KEYS: Final = tuple((field.name, camel_case(field.name)) for field in fields(AuditLine))
+
+
 class AuditTrail:
     """Writes lines to a file or stdout. Never waits for either: lines that do not fit are counted."""
 
@@ -96,8 +105,9 @@ class AuditTrail:
         return QUEUE_BYTES_MAX
 
     def write(self, record: DialRecord) -> None:
-        line = json.dumps(vars(audit_line(record, self._server_id)))
-        self._file.write(line.encode() + b"\n")
+        line = audit_line(record, self._server_id)
+        document = {key: getattr(line, field) for field, key in _KEYS}
+        self._file.write(json.dumps(document).encode() + b"\n")
 
     def reopen(self) -> None:
         self._file.reopen()

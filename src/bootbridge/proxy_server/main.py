@@ -230,13 +230,13 @@ class ProxyServer:
 
         options = self._options
         rows = status_query.parse_query(query)
-        frontend_tls = {"frontend_tls": self._frontend_tls.status()} if self._frontend_tls else {}
+        frontend_tls = {"frontendTLS": self._frontend_tls.status()} if self._frontend_tls else {}
         uptime = time.monotonic() - self._started_at
         return {
             **status_query.process_status("proxy-server", uptime_seconds=uptime),
             "mode": options.mode,
             "frontend": options.uds_name or join_host_port(options.server_bind_address, options.server_port),
-            "agent_port": options.agent_port,
+            "agentPort": options.agent_port,
             **(yield from core_status(self.core, rows)),
             "tls": self._agent_tls.status(),
             **frontend_tls,

@@ -31,13 +31,13 @@ def core_status(core: ProxyCore, query: StatusQuery) -> Steps[Document]:
     now = core.timers.now()
     registered, connections = list(core.agent_registry), _connections(core)
     numbers: Document = {
-        "server_id": core.server_id,
-        "server_count": core.server_count(),
+        "serverID": core.server_id,
+        "serverCount": core.server_count(),
         "ready": core.ready,
         "stopping": core.stopping,
         "strategies": [str(strategy) for strategy in core.strategies],
-        "frontends": {"http_connect": len(core.connect_frontends), "grpc": len(core.grpc_frontends)},
-        "pending_dials": core.dial_count,
+        "frontends": {"httpConnect": len(core.connect_frontends), "grpc": len(core.grpc_frontends)},
+        "pendingDials": core.dial_count,
         "routes": core.route_count,
         **_counters(core),
     }
@@ -61,37 +61,37 @@ def core_status(core: ProxyCore, query: StatusQuery) -> Steps[Document]:
     yield
     return {
         **numbers,
-        "agents_total": len(registered),
-        "agents_matched": len(agents),
+        "agentsTotal": len(registered),
+        "agentsMatched": len(agents),
         "agents": agent_rows,
-        "connections_total": len(connections),
-        "connections_matched": len(matching),
+        "connectionsTotal": len(connections),
+        "connectionsMatched": len(matching),
         "connections": connection_rows,
         "destinations": destinations,
-        "recent_dials": [_dial_row(record) for record in recent],
-        "recent_failures": [_dial_row(record) for record in failures],
-        "overlapping_identifiers": overlapping,
+        "recentDials": [_dial_row(record) for record in recent],
+        "recentFailures": [_dial_row(record) for record in failures],
+        "overlappingIdentifiers": overlapping,
     }
 
 
 def _counters(core: ProxyCore) -> Document:
     """The counters that `/metrics` has too."""
     m = core.metrics
-    directions = ("to_agent", "to_frontend")
     return {
-        "bytes": {name: m.transferred_bytes_total.labels(name).value for name in directions},
-        "queued_bytes": {
-            "to_agent": sum([agent.queued_up for agent in core.agent_registry]),
-            "to_frontend": sum([agent.queued_down for agent in core.agent_registry]),
+        "bytes": {
+            "toAgent": m.transferred_bytes_total.labels("to_agent").value,
+            "toFrontend": m.transferred_bytes_total.labels("to_frontend").value,
+        },
+        "queuedBytes": {
+            "toAgent": sum([agent.queued_up for agent in core.agent_registry]),
+            "toFrontend": sum([agent.queued_down for agent in core.agent_registry]),
         },
         "dials": {
             "succeeded": m.dial_duration_seconds.count,
             "failed": {labels[0]: child.value for labels, child in m.dial_failure_count.items()},
             "retried": m.dial_retries_total.value,
         },
-        "closed_connections": {
-            labels[0]: child.value for labels, child in m.closed_connections_total.items()
-        },
+        "closedConnections": {labels[0]: child.value for labels, child in m.closed_connections_total.items()},
     }
 
 
@@ -109,22 +109,22 @@ def _agent_row(agent: AgentStream, strategies: tuple[Strategy, ...], now: float)
         "node": _node(agent),
         "identifiers": _texts(agent.identifiers),
         "strategies": [] if agent.retired else [str(each) for each in strategies if _serves(agent, each)],
-        "connected_seconds": round(now - agent.connected_at, 3),
+        "connectedSeconds": round(now - agent.connected_at, 3),
         "draining": agent.draining,
         "silent": agent.silent,
-        "retirement_reason": agent.retirement_reason,
+        "retirementReason": agent.retirement_reason,
         "extension": bool(agent.extension),
         "version": agent.version,
         "routes": len(agent.routes),
-        "pending_dials": len(agent.dials),
-        "dials_succeeded": agent.dials_succeeded,
-        "dials_failed": agent.dials_failed,
-        "bytes_to_agent": agent.bytes_to_agent,
-        "bytes_from_agent": agent.bytes_from_agent,
-        "queued_bytes": agent.queued_up,
-        "stalled_connections": agent.stalled_connections,
-        "credentials_expire": timestamp(min((each.expires for each in agent.credentials), default=_NEVER)),
-        "ignored_identifiers": len(agent.ignored_identifiers),
+        "pendingDials": len(agent.dials),
+        "dialsSucceeded": agent.dials_succeeded,
+        "dialsFailed": agent.dials_failed,
+        "bytesToAgent": agent.bytes_to_agent,
+        "bytesFromAgent": agent.bytes_from_agent,
+        "queuedBytes": agent.queued_up,
+        "stalledConnections": agent.stalled_connections,
+        "credentialsExpire": timestamp(min((each.expires for each in agent.credentials), default=_NEVER)),
+        "ignoredIdentifiers": len(agent.ignored_identifiers),
     }
 
 
@@ -216,20 +216,20 @@ def _connection_row(connection: Connection, now: float) -> Document:
         "caller": record.caller,
         "strategy": record.strategy,
         "protocol": record.protocol,
-        "age_seconds": round(now - record.started_at, 3),
+        "ageSeconds": round(now - record.started_at, 3),
     }
     if isinstance(connection, Dial | DirectDial):
-        numbers: Document = {"bytes_up": 0, "bytes_down": 0, "queued_up": 0, "queued_down": 0}
+        numbers: Document = {"bytesUp": 0, "bytesDown": 0, "queuedUp": 0, "queuedDown": 0}
         state = "dialling"
     else:
         numbers = {
-            "bytes_up": connection.bytes_up,
-            "bytes_down": connection.bytes_down,
-            "queued_up": connection.queued_up,
-            "queued_down": connection.queued_down,
+            "bytesUp": connection.bytes_up,
+            "bytesDown": connection.bytes_down,
+            "queuedUp": connection.queued_up,
+            "queuedDown": connection.queued_down,
         }
         state = connection.state.value
-    return {**row, **numbers, "state": state, "waiting_for": _waiting_for(connection)}
+    return {**row, **numbers, "state": state, "waitingFor": _waiting_for(connection)}
 
 
 def _waiting_for(connection: Connection) -> str:
@@ -280,8 +280,8 @@ def _destinations(
             "destination": destination,
             "agent": agent,
             "connections": open_now[destination, agent],
-            "recent_dials": dials[destination, agent],
-            "recent_failures": failures[destination, agent],
+            "recentDials": dials[destination, agent],
+            "recentFailures": failures[destination, agent],
         }
         for (destination, agent), _ in ranked
     ]
@@ -295,9 +295,9 @@ def _dial_row(record: DialRecord) -> Document:
         "destination": record.destination,
         "strategy": record.strategy,
         "agent": record.agent,
-        "tried_agents": list(record.tried_agents),
+        "triedAgents": list(record.tried_agents),
         "outcome": record.outcome,
         "hop": record.hop,
         "reason": record.reason,
-        "connect_seconds": round(record.connect_seconds, 6),
+        "connectSeconds": round(record.connect_seconds, 6),
     }

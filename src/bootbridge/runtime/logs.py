@@ -17,6 +17,7 @@ import re
 import sys
 import time
 
+from bootbridge.common.field_names import camel_case
 from bootbridge.errors import OperatorError
 from bootbridge.runtime.line_writer import LineWriter
 
@@ -148,7 +149,7 @@ class LineFormatter(logging.Formatter):
         self.program = program
 
     def fields(self, record: logging.LogRecord) -> dict[str, object]:
-        fields = dict(getattr(record, "fields", {}))
+        fields = {camel_case(name): value for name, value in getattr(record, "fields", {}).items()}
         if record.exc_info and record.exc_info[1] is not None:
             fields["error"] = repr(record.exc_info[1])
             fields["traceback"] = self.formatException(record.exc_info)

@@ -88,13 +88,13 @@ def process_status(program: str, *, uptime_seconds: float) -> Document:
         "version": __version__,
         "compiled": installation.COMPILED,
         "time": timestamp(time.time()),
-        "uptime_seconds": round(uptime_seconds, 3),
+        "uptimeSeconds": round(uptime_seconds, 3),
     }
 
 
 def limit_row(name: str, current: int | None, maximum: int | None, reached_total: float) -> Document:
     """A bound of docs/limits.md; None: not counted, or without a single value."""
-    return {"name": name, "current": current, "maximum": maximum, "reached_total": reached_total}
+    return {"name": name, "current": current, "maximum": maximum, "reachedTotal": reached_total}
 
 
 def count_of(family: Family[Counter], label: str) -> float:

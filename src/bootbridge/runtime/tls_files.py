@@ -206,8 +206,8 @@ class TlsFiles:
         """Returns for `/status`: files in use, expiry, and the error of the last reload."""
         return {
             "files": {file.flag: file.path for file in self._files},
-            "certificate_expires": self.expires.isoformat() if self.expires else None,
-            "reload_error": self.reload_error or None,
+            "certificateExpires": self.expires.isoformat() if self.expires else None,
+            "reloadError": self.reload_error or None,
         }
 
     def register_validity(self, not_before: Family[Gauge], not_after: Family[Gauge]) -> None:

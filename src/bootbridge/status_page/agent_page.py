@@ -36,7 +36,7 @@ from bootbridge.status_page.view import PERIOD_SECONDS, View
 DESTINATIONS_DRAWN = 8
 SERVERS_DRAWN = 6
 GHOST = "ghost"
-DIRECTIONS = ("bytes_from_server", "bytes_to_server")
+DIRECTIONS = ("bytesFromServer", "bytesToServer")
 CONNECTED = "connected"
 
 
@@ -50,7 +50,7 @@ def totals(status: Document) -> Iterator[tuple[Hashable, float]]:
 
 
 def _key(server: Document, direction: str) -> Hashable:
-    return ("server", text(server, "address"), text(server, "server_id"), direction)
+    return ("server", text(server, "address"), text(server, "serverID"), direction)
 
 
 def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]:
@@ -85,7 +85,7 @@ def _facts(status: Document) -> Child:
     facts: list[Child] = [
         f"version {text(status, 'version')}" + (" (compiled)" if status.get("compiled") else ""),
         uptime(status),
-        ("agent ", peer_text(text(status, "agent_id"))),
+        ("agent ", peer_text(text(status, "agentID"))),
         f"advertises {', '.join(identifiers)}" if identifiers else "advertises no identifier",
     ]
     return (tag("span", fact) for fact in facts)
@@ -98,8 +98,8 @@ def _figures(status: Document, rates: Rates) -> Markup:
         "dl",
         figure("Servers connected", f"{connected} of {len(servers)}", bad=not connected),
         figure("Open connections", counter(status, "routes")),
-        transfer("To destinations", "to_endpoint", status, rates),
-        transfer("To servers", "to_server", status, rates),
+        transfer("To destinations", "toEndpoint", status, rates),
+        transfer("To servers", "toServer", status, rates),
         *dial_figures(status),
         class_="figures",
     )
@@ -112,7 +112,7 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
     if not any(text(server, "state") == CONNECTED for server in servers):
         yield Problem(BAD, "No server is connected: the agent receives no dials.", "servers")
     for server in servers:
-        if error := text(server, "last_error"):
+        if error := text(server, "lastError"):
             kind = WARNING if text(server, "state") == CONNECTED else BAD
             yield Problem(
                 kind, ("server ", peer_text(text(server, "address")), ": ", peer_text(error)), "servers"
@@ -150,13 +150,13 @@ def _servers(status: Document, rates: Rates) -> Steps[Child]:
 
 
 def _server(server: Document, rates: Rates) -> tuple[str, list[Child]]:
-    state, error = text(server, "state"), text(server, "last_error")
+    state, error = text(server, "state"), text(server, "lastError")
     connected = state == CONNECTED
-    next_attempt = server.get("next_attempt_seconds")
-    when = f"for {units.duration(number(server, 'connected_seconds'))}" if connected else None
+    next_attempt = server.get("nextAttemptSeconds")
+    when = f"for {units.duration(number(server, 'connectedSeconds'))}" if connected else None
     if isinstance(next_attempt, int | float) and not connected:
         when = f"next attempt in {units.duration(max(0.0, next_attempt))}"
-    server_id = text(server, "server_id")
+    server_id = text(server, "serverID")
     cells: list[Child] = [
         lines(
             peer_text(text(server, "address") or server_id),
@@ -168,8 +168,8 @@ def _server(server: Document, rates: Rates) -> tuple[str, list[Child]]:
             ("with extension" if server.get("extension") else "plain protocol") if connected else None,
         ),
         count(number(server, "routes")),
-        transferred(number(server, "bytes_from_server"), rates.get(_key(server, "bytes_from_server"))),
-        transferred(number(server, "bytes_to_server"), rates.get(_key(server, "bytes_to_server"))),
+        transferred(number(server, "bytesFromServer"), rates.get(_key(server, "bytesFromServer"))),
+        transferred(number(server, "bytesToServer"), rates.get(_key(server, "bytesToServer"))),
         peer_text(error) if error else tag("span", units.NONE, class_="zero"),
     ]
     return ("" if connected else BAD if error else WARNING), cells
@@ -198,9 +198,9 @@ def agent_graph(status: Document, rates: Rates) -> Graph:
     if not right:
         right = [Node("No open connection", "destinations appear here", GHOST)]
     kind = GOOD if status.get("ready") else WARNING if status.get("draining") else BAD
-    count_open = units.integer(number(status, "connections_total"))
+    count_open = units.integer(number(status, "connectionsTotal"))
     return Graph(
-        hub=Node(text(status, "agent_id") or "proxy-agent", f"{count_open} open", kind),
+        hub=Node(text(status, "agentID") or "proxy-agent", f"{count_open} open", kind),
         left=left,
         right=right,
         behind=[],
@@ -213,13 +213,13 @@ def agent_graph(status: Document, rates: Rates) -> Graph:
 def _server_node(server: Document, rates: Rates) -> Node:
     connected = text(server, "state") == CONNECTED
     edge = Edge(
-        up=rates.get(_key(server, "bytes_from_server"), 0.0) if connected else None,
-        down=rates.get(_key(server, "bytes_to_server"), 0.0) if connected else None,
+        up=rates.get(_key(server, "bytesFromServer"), 0.0) if connected else None,
+        down=rates.get(_key(server, "bytesToServer"), 0.0) if connected else None,
         failure="" if connected else text(server, "state"),
         kind=NEUTRAL if connected else BAD,
     )
-    detail = f"{units.integer(number(server, 'routes'))} open" if connected else text(server, "last_error")
-    title = text(server, "address") or text(server, "server_id")
+    detail = f"{units.integer(number(server, 'routes'))} open" if connected else text(server, "lastError")
+    title = text(server, "address") or text(server, "serverID")
     return Node(title, detail, GOOD if connected else BAD, edge, link="#servers")
 
 

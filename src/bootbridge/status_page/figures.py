@@ -34,14 +34,14 @@ def counter(document: Document, key: str, name: str = "") -> Markup:
 
 def transfer(label: str, direction: str, status: Document, rates: Rates) -> Markup:
     sent = number(part(status, "bytes"), direction)
-    exact = machine(sent, units.amount(sent), f"bytes_{direction}")
+    exact = machine(sent, units.amount(sent), f"bytes{direction[0].upper()}{direction[1:]}")
     return figure(label, units.rate(rates.get(("bytes", direction))), (exact, " since the start"))
 
 
 def dial_figures(status: Document) -> tuple[Markup, Markup]:
     dials = part(status, "dials")
     retried, reasons = number(dials, "retried"), part(dials, "failed")
-    waiting = f"{units.integer(number(status, 'pending_dials'))} pending"
+    waiting = f"{units.integer(number(status, 'pendingDials'))} pending"
     again = f", {units.integer(retried)} retried" if retried else ""
     most = sorted(reasons, key=lambda reason: -number(reasons, reason))[:REASONS_SHOWN]
     named = [
@@ -51,10 +51,10 @@ def dial_figures(status: Document) -> tuple[Markup, Markup]:
     ]
     failed = total(dials, "failed")
     return (
-        figure("Dials established", counter(dials, "succeeded", "dials_succeeded"), waiting + again),
+        figure("Dials established", counter(dials, "succeeded", "dialsSucceeded"), waiting + again),
         figure(
             "Dials failed",
-            counter(dials, "failed", "dials_failed"),
+            counter(dials, "failed", "dialsFailed"),
             *(named if failed else ()),
             bad=bool(failed),
         ),

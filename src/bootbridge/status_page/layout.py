@@ -234,4 +234,4 @@ def transferred(total: float, per_second: float | None, name: str = "") -> Marku
 
 
 def uptime(status: Document) -> str:
-    return f"up {units.duration(number(status, 'uptime_seconds'))}"
+    return f"up {units.duration(number(status, 'uptimeSeconds'))}"

@@ -18,7 +18,7 @@ RECENT_SECONDS = 60.0
 EXPIRY_WARNING_SECONDS = 2 * 3600.0
 TOKEN_WARNING_SECONDS = 600.0
 EXPIRY_BAD_SECONDS = 300.0
-TLS_PARTS = (("tls", "agent port"), ("frontend_tls", "frontend"))
+TLS_PARTS = (("tls", "agent port"), ("frontendTLS", "frontend"))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def recent_failures(status: Document) -> list[Document]:
     """Returns the dials that failed in the last minute."""
     now = text(status, "time")
     found = []
-    for row in rows(status, "recent_failures"):
+    for row in rows(status, "recentFailures"):
         age = units.seconds_between(text(row, "time"), now)
         if age is not None and age <= RECENT_SECONDS:
             found.append(row)
@@ -74,14 +74,14 @@ def shared_problems(status: Document, rates: Rates) -> Iterator[Problem]:
         )
     # The table has one page of the connections; the agents' own count is of all, but rises after 5 s only.
     listed = sum(stalled(row, rates) for row in rows(status, "connections"))
-    held = max(listed, int(sum(number(agent, "stalled_connections") for agent in rows(status, "agents"))))
+    held = max(listed, int(sum(number(agent, "stalledConnections") for agent in rows(status, "agents"))))
     if held:
         found = units.counted(held, "stalled connection")
         yield Problem(WARNING, f"{found}: data waits for a side that does not read", "connections")
     yield from _certificate_problems(status)
     for limit in rows(status, "limits"):
         current, maximum = number(limit, "current"), number(limit, "maximum")
-        reached = int(number(limit, "reached_total"))
+        reached = int(number(limit, "reachedTotal"))
         if maximum and current >= maximum:
             yield Problem(
                 BAD, f"limit reached now: {text(limit, 'name')}, {units.integer(maximum)}", "limits"
@@ -95,9 +95,9 @@ def _certificate_problems(status: Document) -> Iterator[Problem]:
     now = text(status, "time")
     for key, _ in TLS_PARTS:
         tls = part(status, key)
-        if error := text(tls, "reload_error"):
+        if error := text(tls, "reloadError"):
             yield Problem(BAD, ("a certificate could not be reloaded: ", error), "certificates")
-        kind, note = expiry(text(tls, "certificate_expires"), now)
+        kind, note = expiry(text(tls, "certificateExpires"), now)
         if kind != GOOD:
             yield Problem(kind, f"this program's certificate {note}", "certificates")
 

@@ -32,7 +32,7 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     ranks = []
     for place, agent in enumerate(agents):
         kind = urgency(_agent_kind(agent, failed_by_agent, stalled_by_agent))
-        transferred = number(agent, "bytes_to_agent") + number(agent, "bytes_from_agent")
+        transferred = number(agent, "bytesToAgent") + number(agent, "bytesFromAgent")
         ranks.append((kind, -number(agent, "routes"), -transferred, place))
         yield
     places = {place for *_, place in sorted(ranks)[:AGENTS_DRAWN]}
@@ -42,7 +42,7 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     yield
     right = [_agent_node(agent, rates, key, failed_by_agent, stalled_by_agent) for agent in drawn]
     index = {text(agent, "id"): position for position, agent in enumerate(drawn)}
-    everywhere = int(number(status, "agents_total") or len(agents))
+    everywhere = int(number(status, "agentsTotal") or len(agents))
     if everywhere > len(drawn):
         index["\0rest"] = len(right)
         right.append(_rest_of_agents(everywhere - len(drawn), others, rates, key))
@@ -83,16 +83,16 @@ def _server_node(status: Document) -> Node:
     kind = GOOD if status.get("ready") else WARNING if status.get("stopping") else BAD
     opened = units.integer(number(status, "routes"))
     return Node(
-        "proxy-server", f"{opened} open, {units.integer(number(status, 'pending_dials'))} pending", kind
+        "proxy-server", f"{opened} open, {units.integer(number(status, 'pendingDials'))} pending", kind
     )
 
 
 def _callers(status: Document, rates: Rates, failures: list[Document]) -> Node:
     frontends = part(status, "frontends")
-    callers = number(frontends, "http_connect") + number(frontends, "grpc")
+    callers = number(frontends, "httpConnect") + number(frontends, "grpc")
     edge = Edge(
-        up=rates.get(("bytes", "to_agent"), 0.0),
-        down=rates.get(("bytes", "to_frontend"), 0.0),
+        up=rates.get(("bytes", "toAgent"), 0.0),
+        down=rates.get(("bytes", "toFrontend"), 0.0),
         failure=f"{len(failures)} failed" if failures else "",
         kind=BAD if failures else NEUTRAL,
     )
@@ -102,8 +102,8 @@ def _callers(status: Document, rates: Rates, failures: list[Document]) -> Node:
 def _agent_kind(agent: Document, failed: Counter[str], waiting: Counter[str]) -> str:
     if failed[text(agent, "id")] or agent.get("silent"):
         return BAD
-    held = number(agent, "stalled_connections") or waiting[text(agent, "id")]
-    return WARNING if held or agent.get("draining") or agent.get("retirement_reason") else GOOD
+    held = number(agent, "stalledConnections") or waiting[text(agent, "id")]
+    return WARNING if held or agent.get("draining") or agent.get("retirementReason") else GOOD
 
 
 def _agent_node(
@@ -111,15 +111,15 @@ def _agent_node(
 ) -> Node:
     name = text(agent, "id")
     kind = _agent_kind(agent, failed, waiting)
-    held = max(number(agent, "stalled_connections"), waiting[name])
+    held = max(number(agent, "stalledConnections"), waiting[name])
     state = "draining" if agent.get("draining") else "silent" if agent.get("silent") else ""
     opened = f"{units.integer(number(agent, 'routes'))} open"
     where = text(agent, "node") or text(agent, "address")
     problems = ((failed[name], "failed"), (held, "stalled"))
     failure = ", ".join(f"{units.integer(count)} {what}" for count, what in problems if count)
     edge = Edge(
-        up=rates.get(key(agent, "bytes_to_agent"), 0.0),
-        down=rates.get(key(agent, "bytes_from_agent"), 0.0),
+        up=rates.get(key(agent, "bytesToAgent"), 0.0),
+        down=rates.get(key(agent, "bytesFromAgent"), 0.0),
         failure=failure,
         kind=NEUTRAL if kind == GOOD else kind,
     )
@@ -128,8 +128,8 @@ def _agent_node(
 
 def _rest_of_agents(left_out: int, others: list[Document], rates: Rates, key: AgentKey) -> Node:
     edge = Edge(
-        up=sum(rates.get(key(agent, "bytes_to_agent"), 0.0) for agent in others),
-        down=sum(rates.get(key(agent, "bytes_from_agent"), 0.0) for agent in others),
+        up=sum(rates.get(key(agent, "bytesToAgent"), 0.0) for agent in others),
+        down=sum(rates.get(key(agent, "bytesFromAgent"), 0.0) for agent in others),
     )
     opened = units.integer(sum(number(agent, "routes") for agent in others))
     return Node(f"{units.integer(left_out)} more agents", f"{opened} open", edge=edge, link="#agents")
@@ -145,7 +145,7 @@ def _destination_nodes(
 
     chosen = sorted(
         destinations,
-        key=lambda row: (-bool(failed_here(row)), -number(row, "connections"), -number(row, "recent_dials")),
+        key=lambda row: (-bool(failed_here(row)), -number(row, "connections"), -number(row, "recentDials")),
     )[:DESTINATIONS_DRAWN]
     nodes = []
     for row in chosen:
@@ -157,7 +157,7 @@ def _destination_nodes(
         )
         kind = BAD if bad else GOOD if count else NEUTRAL
         parent = index.get(text(row, "agent"), index.get("\0rest", 0))
-        detail = units.counted(number(row, "recent_dials"), "recent dial")
+        detail = units.counted(number(row, "recentDials"), "recent dial")
         nodes.append(Node(text(row, "destination"), detail, kind, edge, parent, "#connections"))
     nodes.sort(key=lambda node: (node.parent, node.title))  # few edges cross
     if len(destinations) > len(chosen):

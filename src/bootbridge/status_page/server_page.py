@@ -48,8 +48,8 @@ def totals(status: Document) -> Iterator[tuple[Hashable, float]]:
     """Yields the counters whose rates the page shows."""
     yield from byte_totals(status)
     for agent in rows(status, "agents"):
-        yield agent_key(agent, "bytes_to_agent"), number(agent, "bytes_to_agent")
-        yield agent_key(agent, "bytes_from_agent"), number(agent, "bytes_from_agent")
+        yield agent_key(agent, "bytesToAgent"), number(agent, "bytesToAgent")
+        yield agent_key(agent, "bytesFromAgent"), number(agent, "bytesFromAgent")
     yield from connection_totals(status)
 
 
@@ -69,10 +69,10 @@ def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]
     found = [
         Section("overview", "Overview", overview),
         Section("path", "Path", path),
-        Section("agents", "Agents", agents, units.integer(number(status, "agents_total"))),
+        Section("agents", "Agents", agents, units.integer(number(status, "agentsTotal"))),
         *shared,
     ]
-    if overlaps := rows(status, "overlapping_identifiers"):
+    if overlaps := rows(status, "overlappingIdentifiers"):
         listed = yield from _overlaps(overlaps)
         found.append(Section("overlaps", "Overlapping identifiers", listed, str(len(overlaps))))
     return found
@@ -93,10 +93,10 @@ def _facts(status: Document) -> Child:
     facts = [
         f"version {text(status, 'version')}" + (" (compiled)" if status.get("compiled") else ""),
         uptime(status),
-        f"server {text(status, 'server_id')}",
+        f"server {text(status, 'serverID')}",
         f"mode {text(status, 'mode')}" if status.get("mode") else "",
         f"frontend {text(status, 'frontend')}" if status.get("frontend") else "",
-        f"agent port {text(status, 'agent_port')}" if status.get("agent_port") else "",
+        f"agent port {text(status, 'agentPort')}" if status.get("agentPort") else "",
         f"strategies {', '.join(texts(status, 'strategies'))}",
     ]
     return (tag("span", fact) for fact in facts if fact)
@@ -104,14 +104,14 @@ def _facts(status: Document) -> Child:
 
 def _figures(status: Document, rates: Rates) -> Markup:
     frontends = part(status, "frontends")
-    kinds = (("http_connect", "HTTP CONNECT"), ("grpc", "gRPC"))
+    kinds = (("httpConnect", "HTTP CONNECT"), ("grpc", "gRPC"))
     found = [f"{units.integer(number(frontends, key))} {title}" for key, title in kinds if frontends.get(key)]
     return tag(
         "dl",
-        figure("Agents", counter(status, "agents_total"), bad=not number(status, "agents_total")),
+        figure("Agents", counter(status, "agentsTotal"), bad=not number(status, "agentsTotal")),
         figure("Open connections", counter(status, "routes"), ", ".join(found)),
-        transfer("To agents", "to_agent", status, rates),
-        transfer("To callers", "to_frontend", status, rates),
+        transfer("To agents", "toAgent", status, rates),
+        transfer("To callers", "toFrontend", status, rates),
         *dial_figures(status),
         class_="figures",
     )
@@ -121,7 +121,7 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
     agents = rows(status, "agents")
     if status.get("stopping"):
         yield Problem(WARNING, "The server is stopping: it accepts no new connections.", "overview")
-    elif not number(status, "agents_total"):
+    elif not number(status, "agentsTotal"):
         yield Problem(BAD, "No agent is connected: dials fail.", "agents")
     elif not status.get("ready"):
         yield Problem(BAD, "No strategy finds an agent: dials fail.", "agents")
@@ -130,9 +130,9 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
         ("not answering dials", [a for a in agents if a.get("silent")]),
         (
             "to be replaced, because their credentials ended",
-            [a for a in agents if a.get("retirement_reason")],
+            [a for a in agents if a.get("retirementReason")],
         ),
-        ("with identifiers that were ignored", [a for a in agents if number(a, "ignored_identifiers")]),
+        ("with identifiers that were ignored", [a for a in agents if number(a, "ignoredIdentifiers")]),
     ):
         if found:
             names = peer_text(text(found[0], "id")) if len(found) == 1 else None
@@ -140,7 +140,7 @@ def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
             yield Problem(
                 WARNING, (f"{len(found)} {label} {title}", ": " if names else None, names), "agents"
             )
-    if rows(status, "overlapping_identifiers"):
+    if rows(status, "overlappingIdentifiers"):
         yield Problem(WARNING, "several agents advertise the same destination", "overlaps")
     yield from shared_problems(status, rates)
 
@@ -166,7 +166,7 @@ def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
     if not found and view.filter:
         return empty("No agent matches.", tag("a", "Show all", href=view.link("agents", filter="")))
     if not found:
-        port = text(status, "agent_port")
+        port = text(status, "agentPort")
         flags = "--proxy-server-host=ADDRESS" + (f" --proxy-server-port={port}" if port else "")
         return empty(
             "No agent is connected.",
@@ -178,7 +178,7 @@ def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
             tag("code", "agent refused"),
             ".",
         )
-    counted = number(status, "agents_matched" if view.filter else "agents_total")
+    counted = number(status, "agentsMatched" if view.filter else "agentsTotal")
     ordered = _ordered(found, view.agents_sort, rates)
     start = view.agents_offset % AGENTS_MAX
     shown = ordered[start : start + ROWS_PER_PAGE]
@@ -197,26 +197,26 @@ def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
 
 def _ordered(agents: list[Document], order: str, rates: Rates) -> list[Document]:
     def flow(agent: Document) -> float:
-        return sum(rates.get(agent_key(agent, key), 0.0) for key in ("bytes_to_agent", "bytes_from_agent"))
+        return sum(rates.get(agent_key(agent, key), 0.0) for key in ("bytesToAgent", "bytesFromAgent"))
 
     if order == "id":
         return sorted(agents, key=lambda agent: text(agent, "id"))
     if order == "rate":
         return sorted(agents, key=flow, reverse=True)
     if order == "connected":
-        return sorted(agents, key=lambda agent: number(agent, "connected_seconds"))
-    key = {"connections": "routes", "failures": "dials_failed", "queue": "queued_bytes"}[order]
+        return sorted(agents, key=lambda agent: number(agent, "connectedSeconds"))
+    key = {"connections": "routes", "failures": "dialsFailed", "queue": "queuedBytes"}[order]
     return sorted(agents, key=lambda agent: number(agent, key), reverse=True)
 
 
 def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
     marks = list(_agent_marks(agent))
     node, version = text(agent, "node"), text(agent, "version")
-    queued, held = number(agent, "queued_bytes"), number(agent, "stalled_connections")
-    pending = number(agent, "pending_dials")
-    failed = number(agent, "dials_failed")
-    ignored = number(agent, "ignored_identifiers")
-    expires = text(agent, "credentials_expire")
+    queued, held = number(agent, "queuedBytes"), number(agent, "stalledConnections")
+    pending = number(agent, "pendingDials")
+    failed = number(agent, "dialsFailed")
+    ignored = number(agent, "ignoredIdentifiers")
+    expires = text(agent, "credentialsExpire")
     kind, note = expiry(expires, now, TOKEN_WARNING_SECONDS)
     extension = bool(agent.get("extension"))
     cells: list[Child] = [
@@ -227,8 +227,8 @@ def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
         ),
         lines(
             marks or mark(GOOD, "connected"),
-            f"for {units.duration(number(agent, 'connected_seconds'))}",
-            peer_text(text(agent, "retirement_reason")) if agent.get("retirement_reason") else None,
+            f"for {units.duration(number(agent, 'connectedSeconds'))}",
+            peer_text(text(agent, "retirementReason")) if agent.get("retirementReason") else None,
         ),
         lines(peer_text(version or units.NONE), "with extension" if extension else "plain protocol"),
         lines(
@@ -242,18 +242,18 @@ def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
             f"{units.integer(pending)} pending" if pending else None,
         ),
         lines(
-            count(number(agent, "dials_succeeded"), name="dials_succeeded"),
-            tag("strong", machine(failed, f"{units.integer(failed)} failed", "dials_failed"), class_=BAD)
+            count(number(agent, "dialsSucceeded"), name="dialsSucceeded"),
+            tag("strong", machine(failed, f"{units.integer(failed)} failed", "dialsFailed"), class_=BAD)
             if failed
             else None,
         ),
         transferred(
-            number(agent, "bytes_to_agent"), rates.get(agent_key(agent, "bytes_to_agent")), "bytes_to_agent"
+            number(agent, "bytesToAgent"), rates.get(agent_key(agent, "bytesToAgent")), "bytesToAgent"
         ),
         transferred(
-            number(agent, "bytes_from_agent"),
-            rates.get(agent_key(agent, "bytes_from_agent")),
-            "bytes_from_agent",
+            number(agent, "bytesFromAgent"),
+            rates.get(agent_key(agent, "bytesFromAgent")),
+            "bytesFromAgent",
         ),
         lines(
             tag("span", units.amount(queued), class_=None if queued else "zero"),
@@ -267,8 +267,8 @@ def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
 
 
 def _agent_marks(agent: Document) -> Iterator[Markup]:
-    if agent.get("retirement_reason"):
-        yield mark(WARNING, "retired", text(agent, "retirement_reason"))
+    if agent.get("retirementReason"):
+        yield mark(WARNING, "retired", text(agent, "retirementReason"))
     if agent.get("draining"):
         yield mark(WARNING, "draining")
     if agent.get("silent"):

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 
 from bootbridge.status_page.document import Document, number, rows, text
 
-DIRECTIONS = ("bytes_up", "bytes_down")
+DIRECTIONS = ("bytesUp", "bytesDown")
 
 Rates = Mapping[Hashable, float]
 
@@ -24,7 +24,7 @@ def connection_totals(status: Document) -> Iterator[tuple[Hashable, float]]:
 
 def stalled(connection: Document, rates: Rates) -> bool:
     """Whether a side does not read. A queue alone does not show that: a fast transfer always has one."""
-    if not text(connection, "waiting_for").endswith("to read"):
+    if not text(connection, "waitingFor").endswith("to read"):
         return False
-    direction = "bytes_up" if number(connection, "queued_up") else "bytes_down"
+    direction = "bytesUp" if number(connection, "queuedUp") else "bytesDown"
     return not rates.get(connection_key(connection, direction), 1.0)

@@ -38,16 +38,16 @@ def shared_sections(
 ) -> Steps[list[Section]]:
     """Returns what both pages have; `peer` is `agent` or `server`, where connections lead to or come from."""
     opened = yield from connections(status, view, rates, peer)
-    failed = yield from dials(status, "recent_failures", "Dials that failed, newest first", view)
-    last = yield from dials(status, "recent_dials", "The last dials, newest first", view)
+    failed = yield from dials(status, "recentFailures", "Dials that failed, newest first", view)
+    last = yield from dials(status, "recentDials", "The last dials, newest first", view)
     used = yield from certificates(status, certificates_of)
     bounds = yield from limits(status)
     none_yet = empty("No dial yet.", "A dial appears here when a caller asks for a connection.")
-    failures = str(len(rows(status, "recent_failures")) or "")
+    failures = str(len(rows(status, "recentFailures")) or "")
     return [
-        Section("connections", "Connections", opened, units.integer(number(status, "connections_total"))),
+        Section("connections", "Connections", opened, units.integer(number(status, "connectionsTotal"))),
         Section("failures", "Failed dials", failed or empty("No dial has failed."), failures),
-        Section("recent_dials", "Last dials", last or none_yet),
+        Section("recentDials", "Last dials", last or none_yet),
         Section("certificates", "Certificates", used),
         Section("limits", "Limits", bounds),
     ]
@@ -59,7 +59,7 @@ def shared_sections(
 def connections(status: Document, view: View, rates: Rates, peer: str) -> Steps[Child]:
     """Returns the table of open connections."""
     found = rows(status, "connections")
-    total = number(status, "connections_matched") if view.filter else number(status, "connections_total")
+    total = number(status, "connectionsMatched") if view.filter else number(status, "connectionsTotal")
     if not found and not view.filter and not view.connections_offset:
         return empty("No open connection.", "Connections appear here while a caller uses the tunnel.")
     form = filter_form(view)
@@ -94,8 +94,8 @@ def connections(status: Document, view: View, rates: Rates, peer: str) -> Steps[
 
 def _connection(row: Document, rates: Rates, peer: str, with_caller: bool) -> tuple[str, list[Child]]:
     via = text(row, peer)
-    queued = number(row, "queued_up") + number(row, "queued_down")
-    waiting = text(row, "waiting_for")
+    queued = number(row, "queuedUp") + number(row, "queuedDown")
+    waiting = text(row, "waitingFor")
     kind = WARNING if stalled(row, rates) else ""
 
     def flow(direction: str) -> Markup:
@@ -112,9 +112,9 @@ def _connection(row: Document, rates: Rates, peer: str, with_caller: bool) -> tu
     if with_caller:
         cells.append(lines(peer_text(text(row, "caller")), protocol))
     cells += [
-        units.duration(number(row, "age_seconds")),
-        flow("bytes_up"),
-        flow("bytes_down"),
+        units.duration(number(row, "ageSeconds")),
+        flow("bytesUp"),
+        flow("bytesDown"),
         tag("span", units.amount(queued), class_=None if queued else "zero"),
         lines(
             mark(WARNING, "stalled") if kind else mark(NEUTRAL, text(row, "state") or "open"),
@@ -186,7 +186,7 @@ def dials(status: Document, key: str, caption: str, view: View) -> Steps[Child]:
     more = tag(
         "a",
         f"show all {len(found)}",
-        href=view.link("failures" if key == "recent_failures" else key, all_dials=True),
+        href=view.link("failures" if key == "recentFailures" else key, all_dials=True),
     )
     return (listed, tag("p", f"the last {len(shown)} · ", more, class_="pager"))
 
@@ -196,7 +196,7 @@ def _dial(row: Document, now: str, has: set[str]) -> tuple[str, list[Child]]:
     # A caller that gave up is not a fault of the tunnel, but may be a sign of one.
     kind = GOOD if outcome == ESTABLISHED else WARNING if outcome == CANCELLED else BAD
     ago = units.seconds_between(text(row, "time"), now)
-    tried = texts(row, "tried_agents")
+    tried = texts(row, "triedAgents")
     hop, reason = text(row, "hop"), text(row, "reason")
     cells: list[Child] = [
         (moment(text(row, "time")), tag("span", _ago(ago), class_="small")),
@@ -215,7 +215,7 @@ def _dial(row: Document, now: str, has: set[str]) -> tuple[str, list[Child]]:
             cells.append(peer_text(text(row, key)))
     if "strategy" in has:
         cells.append(text(row, "strategy"))
-    connect = row.get("connect_seconds")
+    connect = row.get("connectSeconds")
     cells.append(units.duration(connect) if isinstance(connect, int | float) else units.NONE)
     return ("" if kind == GOOD else kind), cells
 
@@ -242,7 +242,7 @@ def certificates(status: Document, parts: Sequence[tuple[str, str]]) -> Steps[Ch
 
 
 def _certificate(title: str, tls: Document, now: str) -> tuple[str, list[Child]]:
-    expires, error = text(tls, "certificate_expires"), text(tls, "reload_error")
+    expires, error = text(tls, "certificateExpires"), text(tls, "reloadError")
     kind, note = expiry(expires, now)
     files = (
         tag("div", tag("code", f"--{flag.lstrip('-')}"), " ", str(path))
@@ -275,7 +275,7 @@ def limits(status: Document) -> Steps[Child]:
 
 
 def _limit(row: Document) -> tuple[str, list[Child]]:
-    current, maximum, reached = number(row, "current"), number(row, "maximum"), number(row, "reached_total")
+    current, maximum, reached = number(row, "current"), number(row, "maximum"), number(row, "reachedTotal")
     full = bool(maximum) and current >= maximum
     cells: list[Child] = [
         text(row, "name"),

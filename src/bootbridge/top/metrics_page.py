@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from bootbridge.top.snapshot import AGENT, SERVER, CounterRow, Snapshot
+from bootbridge.top.snapshot import AGENT, NO_AGENT, SERVER, CounterRow, Snapshot
 from bootbridge.top.status_document import failures_by_hop
 from bootbridge.top.text import printable
 
@@ -83,7 +83,7 @@ def _server(metrics: _Metrics, rows: tuple[CounterRow, ...], note: str, taken: f
         peers_total=agents,
         connections_total=established,
         counters=rows,
-        warnings=() if agents else ("no agent connected",),
+        warnings=() if agents else (NO_AGENT,),
         note=note,
     )
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 SERVER, AGENT = "proxy-server", "proxy-agent"
+NO_AGENT = "no agent connected"
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,15 @@ class DialRow:
 
 
 @dataclass(frozen=True)
+class CertificateRow:
+    """The certificate of a port, and why newer files were not loaded."""
+
+    title: str
+    expires: datetime | None = None
+    reload_error: str = ""
+
+
+@dataclass(frozen=True)
 class CounterRow:
     """One sample of `/metrics`, for programs without `/status`."""
 
@@ -131,6 +142,9 @@ class Snapshot:
     stopping: bool = False
     uptime_seconds: float | None = None
     facts: tuple[str, ...] = ()  # mode, frontend, strategies
+    frontend: str = ""  # of a server: path of its unix socket, or host:port
+    agent_port: int = 0
+    certificates: tuple[CertificateRow, ...] = ()
     pending_dials: int = 0
     dials_succeeded: int = 0
     dials_failed: Mapping[str, int] = field(default_factory=dict)  # by hop

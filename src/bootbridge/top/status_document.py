@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from bootbridge.common.terminal.figures import duration
-from bootbridge.top.snapshot import AGENT, SERVER, ConnectionRow, DialRow, PeerRow, Snapshot
+from bootbridge.top.snapshot import (
+    AGENT,
+    NO_AGENT,
+    SERVER,
+    CertificateRow,
+    ConnectionRow,
+    DialRow,
+    PeerRow,
+    Snapshot,
+)
 from bootbridge.top.text import printable
 
 # Which hop a reason of `dial_failure_count` belongs to; the terms are those of the log and of `recent_dials`.
@@ -34,32 +43,36 @@ def parse_status(document: object, *, taken: float) -> Snapshot | None:
     peers = tuple(
         _peer(each, is_server, now) for each in _objects(document, "agents" if is_server else "servers")
     )
+    certificates = tuple(_certificates(document))
     dials = _object(document, "dials")
     up, down = _bytes(document, peers, is_server)
     return Snapshot(
         taken=taken,
         program=SERVER if is_server else AGENT,
         version=_text(document, "version"),
-        identity=_text(document, "server_id" if is_server else "agent_id"),
+        identity=_text(document, "serverID" if is_server else "agentID"),
         ready=document.get("ready") is True,
         stopping=document.get("stopping") is True or document.get("draining") is True,
-        uptime_seconds=_optional(document.get("uptime_seconds")),
+        uptime_seconds=_optional(document.get("uptimeSeconds")),
         facts=_facts(document),
-        pending_dials=_count(document.get("pending_dials")),
+        frontend=_text(document, "frontend"),
+        agent_port=_count(document.get("agentPort")),
+        certificates=certificates,
+        pending_dials=_count(document.get("pendingDials")),
         dials_succeeded=_count(dials.get("succeeded")),
         dials_failed=failures_by_hop(_object(dials, "failed").items()),
         bytes_up=up,
         bytes_down=down,
         queued_bytes=_queued(document, peers),
-        peers_total=max(_count(document.get("agents_total")), len(peers)),
+        peers_total=max(_count(document.get("agentsTotal")), len(peers)),
         peers=peers,
         connections_total=max(
-            _count(document.get("connections_total")), len(_objects(document, "connections"))
+            _count(document.get("connectionsTotal")), len(_objects(document, "connections"))
         ),
         connections=tuple(map(_connection, _objects(document, "connections"))),
-        recent_dials=tuple(_dial(each, now) for each in _objects(document, "recent_dials")),
-        recent_failures=tuple(_dial(each, now) for each in _objects(document, "recent_failures")),
-        warnings=_warnings(document, now, is_server),
+        recent_dials=tuple(_dial(each, now) for each in _objects(document, "recentDials")),
+        recent_failures=tuple(_dial(each, now) for each in _objects(document, "recentFailures")),
+        warnings=_warnings(document, certificates, now, is_server),
         document=document,
     )
 
@@ -84,7 +97,7 @@ def _facts(document: _Json) -> tuple[str, ...]:
 
 def _bytes(document: _Json, peers: tuple[PeerRow, ...], is_server: bool) -> tuple[int, int]:
     totals = _object(document, "bytes")
-    names = ("to_agent", "to_frontend") if is_server else ("to_endpoint", "to_server")
+    names = ("toAgent", "toFrontend") if is_server else ("toEndpoint", "toServer")
     if totals:
         up, down = (_count(totals.get(name)) for name in names)
         return up, down
@@ -92,39 +105,37 @@ def _bytes(document: _Json, peers: tuple[PeerRow, ...], is_server: bool) -> tupl
 
 
 def _queued(document: _Json, peers: tuple[PeerRow, ...]) -> int:
-    totals = _object(document, "queued_bytes")
+    totals = _object(document, "queuedBytes")
     return sum(map(_count, totals.values())) or sum(peer.queued_bytes for peer in peers)
 
 
 def _peer(each: _Json, is_server: bool, now: datetime) -> PeerRow:
     state, healthy = _agent_state(each) if is_server else _server_state(each)
-    up, down = (
-        ("bytes_to_agent", "bytes_from_agent") if is_server else ("bytes_from_server", "bytes_to_server")
-    )
+    up, down = ("bytesToAgent", "bytesFromAgent") if is_server else ("bytesFromServer", "bytesToServer")
     return PeerRow(
-        id=_text(each, "id" if is_server else "server_id") or _text(each, "address"),
+        id=_text(each, "id" if is_server else "serverID") or _text(each, "address"),
         # An IPv4 address on a socket for both families.
         address=_text(each, "address").removeprefix("::ffff:"),
         node=_text(each, "node"),
         state=state,
         healthy=healthy,
-        connected_seconds=_optional(each.get("connected_seconds")),
+        connected_seconds=_optional(each.get("connectedSeconds")),
         connections=_count(each.get("routes")),
-        pending_dials=_count(each.get("pending_dials")),
-        dials_succeeded=_count(each.get("dials_succeeded")),
-        dials_failed=_count(each.get("dials_failed")),
+        pending_dials=_count(each.get("pendingDials")),
+        dials_succeeded=_count(each.get("dialsSucceeded")),
+        dials_failed=_count(each.get("dialsFailed")),
         bytes_up=_count(each.get(up)),
         bytes_down=_count(each.get(down)),
-        queued_bytes=_count(each.get("queued_bytes")),
-        stalled_connections=_count(each.get("stalled_connections")),
-        credentials_seconds=_seconds_until(each.get("credentials_expire"), now),
+        queued_bytes=_count(each.get("queuedBytes")),
+        stalled_connections=_count(each.get("stalledConnections")),
+        credentials_seconds=_seconds_until(each.get("credentialsExpire"), now),
         version=_text(each, "version") or ("Go" if each.get("extension") is False else ""),
         identifiers=_texts(each.get("identifiers")),
     )
 
 
 def _agent_state(each: _Json) -> tuple[str, bool]:
-    if reason := _text(each, "retirement_reason"):
+    if reason := _text(each, "retirementReason"):
         return f"retiring: {reason}", False
     if each.get("silent") is True:
         return "silent", False
@@ -132,8 +143,8 @@ def _agent_state(each: _Json) -> tuple[str, bool]:
 
 
 def _server_state(each: _Json) -> tuple[str, bool]:
-    state, error = _text(each, "state") or "connected", _text(each, "last_error")
-    seconds = _optional(each.get("next_attempt_seconds"))
+    state, error = _text(each, "state") or "connected", _text(each, "lastError")
+    seconds = _optional(each.get("nextAttemptSeconds"))
     again = f", next attempt in {duration(seconds)}" if seconds is not None else ""
     return (
         (state, True) if state == "connected" else (f"{state}{f': {error}' if error else ''}{again}", False)
@@ -148,13 +159,13 @@ def _connection(each: _Json) -> ConnectionRow:
         caller=_text(each, "caller"),
         protocol=_text(each, "protocol"),
         strategy=_text(each, "strategy"),
-        age_seconds=_optional(each.get("age_seconds")),
-        bytes_up=_count(each.get("bytes_up")),
-        bytes_down=_count(each.get("bytes_down")),
-        queued_up=_count(each.get("queued_up")),
-        queued_down=_count(each.get("queued_down")),
+        age_seconds=_optional(each.get("ageSeconds")),
+        bytes_up=_count(each.get("bytesUp")),
+        bytes_down=_count(each.get("bytesDown")),
+        queued_up=_count(each.get("queuedUp")),
+        queued_down=_count(each.get("queuedDown")),
         state=_text(each, "state"),
-        waiting_for=_text(each, "waiting_for"),
+        waiting_for=_text(each, "waitingFor"),
     )
 
 
@@ -167,40 +178,50 @@ def _dial(each: _Json, now: datetime) -> DialRow:
         caller=_text(each, "caller"),
         strategy=_text(each, "strategy"),
         peer=_text(each, "agent") or _text(each, "server"),
-        tried=_texts(each.get("tried_agents")),
+        tried=_texts(each.get("triedAgents")),
         outcome=_text(each, "outcome"),
         hop=_text(each, "hop"),
         reason=_text(each, "reason"),
-        connect_seconds=_optional(each.get("connect_seconds")),
+        connect_seconds=_optional(each.get("connectSeconds")),
     )
 
 
-def _warnings(document: _Json, now: datetime, is_server: bool) -> tuple[str, ...]:
+def _certificates(document: _Json) -> Iterator[CertificateRow]:
+    for field, title in (("tls", "certificate"), ("frontendTLS", "frontend certificate")):
+        tls = _object(document, field)
+        row = CertificateRow(title, _time(tls.get("certificateExpires")), _text(tls, "reloadError"))
+        if row.expires or row.reload_error:
+            yield row
+
+
+def _warnings(
+    document: _Json, certificates: Iterable[CertificateRow], now: datetime, is_server: bool
+) -> tuple[str, ...]:
     found = []
     if document.get("stopping") is True:
         found.append("the server is stopping")
     elif document.get("draining") is True:
         found.append("the agent is draining")
-    if is_server and document.get("agents_total") == 0:
-        found.append("no agent connected")
-    for field, title in (("tls", "certificate"), ("frontend_tls", "frontend certificate")):
-        found += _certificate_warnings(_object(document, field), title, now)
+    if is_server and document.get("agentsTotal") == 0:
+        found.append(NO_AGENT)
+    for certificate in certificates:
+        found += _certificate_warnings(certificate, now)
     for limit in _objects(document, "limits"):
-        if reached := _count(limit.get("reached_total")):
+        if reached := _count(limit.get("reachedTotal")):
             found.append(f"limit reached {reached:,} times: {_text(limit, 'name')}")
-    if isinstance(overlapping := document.get("overlapping_identifiers"), list) and overlapping:
+    if isinstance(overlapping := document.get("overlappingIdentifiers"), list) and overlapping:
         found.append(f"{len(overlapping)} overlapping identifiers")
     return tuple(dict.fromkeys(found))[:WARNINGS_MAX]
 
 
-def _certificate_warnings(tls: _Json, title: str, now: datetime) -> Iterator[str]:
-    expiry = _time(tls.get("certificate_expires"))
+def _certificate_warnings(row: CertificateRow, now: datetime) -> Iterator[str]:
+    expiry, title = row.expires, row.title
     left = (expiry - now).total_seconds() if expiry else CERTIFICATE_WARNING_SECONDS
     if expiry and left < CERTIFICATE_WARNING_SECONDS:
         expired = f"expired at {expiry:%Y-%m-%dT%H:%M:%SZ}"
         yield f"{title} {expired if left <= 0 else f'expires in {duration(left)}'}"
-    if error := _text(tls, "reload_error"):
-        yield f"{title} not reloaded: {error}"
+    if row.reload_error:
+        yield f"{title} not reloaded: {row.reload_error}"
 
 
 # --- fields

@@ -99,18 +99,18 @@ def dial(time: str, outcome: str = "established", **more: str) -> dict[str, str]
 
 
 def test_the_first_successful_dial_is_the_oldest_one(host: QuietHost) -> None:
-    host.status = {"dials": {"succeeded": 2}, "recent_dials": [dial("T2"), dial("T1")]}
+    host.status = {"dials": {"succeeded": 2}, "recentDials": [dial("T2"), dial("T1")]}
     assert line(seen(host), "first dial") == (WatchState.DONE, "T1 to 10.0.0.5:8443 through node-a")
 
 
 def test_a_first_dial_that_the_server_has_forgotten_is_older_than_the_others(host: QuietHost) -> None:
-    host.status = {"dials": {"succeeded": 200}, "recent_dials": [dial("T2"), dial("T1")]}
+    host.status = {"dials": {"succeeded": 200}, "recentDials": [dial("T2"), dial("T1")]}
     assert line(seen(host), "first dial") == (WatchState.DONE, "succeeded before T1")
 
 
 def test_failed_dials_are_not_the_first_one(host: QuietHost) -> None:
     failed = dial("T1", "refused", hop="agent to endpoint", reason="connection refused")
-    host.status = {"dials": {"succeeded": 0}, "recent_dials": [failed], "recent_failures": [failed]}
+    host.status = {"dials": {"succeeded": 0}, "recentDials": [failed], "recentFailures": [failed]}
     found = seen(host)
     assert line(found, "first dial") == (WatchState.WAITING, "none succeeded yet")
     assert line(found, "last failed dial")[1].endswith("agent to endpoint: connection refused")

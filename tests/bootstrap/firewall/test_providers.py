@@ -409,7 +409,7 @@ def test_show_prints_rule_port_source_target_and_removal(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show", "--platform=aws", "--infra-id=c1", "--apply"], "--apply: not supported by show"),
+        (["show", "--platform=aws", "--infra-id=c1", "--apply"], "unrecognized arguments: --apply"),
         (["create", "--platform=vsphere", "--apply"], "--apply: not supported on platform vsphere: neither"),
         (["create", "--platform=aws", "--infra-id=c1", "--release=new"], "--release: invalid release 'new'"),
         (["remove", "--record=/none/x.json"], "--record: cannot read /none/x.json"),

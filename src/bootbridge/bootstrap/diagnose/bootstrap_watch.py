@@ -188,7 +188,7 @@ def _dials(served: _Json) -> Iterator[WatchLine]:
     succeeded = dials.get("succeeded") if isinstance(dials, dict) else None
     if not isinstance(succeeded, int):
         return  # not our server, or no answer
-    recent = [each for each in _objects(served, "recent_dials") if each.get("outcome") == "established"]
+    recent = [each for each in _objects(served, "recentDials") if each.get("outcome") == "established"]
     if not succeeded:
         yield WatchLine("first dial", WatchState.WAITING, "none succeeded yet")
     elif len(recent) >= succeeded:
@@ -200,7 +200,7 @@ def _dials(served: _Json) -> Iterator[WatchLine]:
     else:
         oldest = f" before {recent[-1].get('time')}" if recent else ""
         yield WatchLine("first dial", WatchState.DONE, f"succeeded{oldest}")
-    for last in _objects(served, "recent_failures")[:1]:
+    for last in _objects(served, "recentFailures")[:1]:
         reason = ": ".join(str(last[key]) for key in ("hop", "reason") if last.get(key))
         yield WatchLine(
             "last failed dial",

@@ -25,7 +25,7 @@ def connected_agents(host: Host, plan: Plan) -> list[str] | None:
             document = json.loads(body)
             page = [str(agent["id"]) for agent in document["agents"]]
             ids += page
-            if not page or len(ids) >= document["agents_total"]:
+            if not page or len(ids) >= document["agentsTotal"]:
                 break
         except (ValueError, KeyError, TypeError):
             return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.common.field_names import camel_case
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
@@ -36,7 +38,7 @@ class InstallRecord:
             "cluster": self.cluster,
             "firewall": self.firewall,
             "kubeconfig": self.kubeconfig,
-            **({"cloud": asdict(self.cloud)} if self.cloud else {}),
+            **({"cloud": _cloud_document(self.cloud)} if self.cloud else {}),
         }
         return Asset((json.dumps(document, indent=2) + "\n").encode())
 
@@ -54,7 +56,17 @@ def load(host: Host, plan: Plan) -> InstallRecord | None:
             bool(document["cluster"]),
             bool(document["firewall"]),
             str(document["kubeconfig"]),
-            CloudSettings(**document["cloud"]) if "cloud" in document else None,
+            _cloud_from(document["cloud"]) if "cloud" in document else None,
         )
     except (ValueError, KeyError, TypeError, OperatorError):
         return None
+
+
+def _cloud_document(cloud: CloudSettings) -> dict[str, str]:
+    return {camel_case(field.name): getattr(cloud, field.name) for field in fields(cloud)}
+
+
+def _cloud_from(document: Mapping[str, str]) -> CloudSettings:
+    return CloudSettings(
+        **{field.name: document.get(camel_case(field.name), "") for field in fields(CloudSettings)}
+    )

@@ -109,4 +109,12 @@ def purpose(plan: Plan, path: str) -> str:
         f"/{KUBEADM_PATCH}": "patch for your kubeadm configuration",
         f"/{KUBEADM_CONFIG}": "your kubeadm configuration with the tunnel",
     }
-    return known.get(f"/{path}", "opens the bootstrap node to the nodes" if "firewall" in path else "")
+    return known.get(f"/{path}") or _firewall_purpose(path)
+
+
+def _firewall_purpose(path: str) -> str:
+    if not path.startswith("firewall/"):
+        return ""
+    if path.startswith("firewall/remove."):
+        return "closes the agents' port again, after the bootstrap"
+    return "opens the agents' port on the bootstrap node to the nodes"

@@ -118,7 +118,7 @@ class FileRecordStore:
             raise OperatorError(
                 f"{error.strerror}: {str(directory)!r}",
                 subject="run",
-                hint="run as root, or configure another directory",
+                hint="run it as root, or configure another directory",
             ) from error
         try:
             fcntl.flock(process_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -75,7 +75,7 @@ def _problem(error: OSError) -> str:
     if error.errno == errno.EBUSY:
         return f"{text} (in use by another program: use /dev/tpmrm0)"
     if isinstance(error, PermissionError):
-        return f"{text} (run as root or as a member of group tss)"
+        return f"{text} (run it as root, or as a member of group tss)"
     return text
 
 

@@ -21,7 +21,10 @@ def plan_record(context: DiagnosisContext) -> CheckResult:
     if context.recorded:
         plan = context.plan
         return passed(f"{path}: {plan.flavour} on {plan.platform}, {plan.protocol}")
-    fix = "run `bootbridge doctor` on the bootstrap node; if this is it, run `bootbridge up`"
+    fix = (
+        "run `bootbridge doctor` on the bootstrap node; if this is it, run `bootbridge up`; for a server "
+        "that you started yourself, `bootbridge doctor --server http://127.0.0.1:8095`"
+    )
     return failed(f"the tunnel is not installed on this node: {path} not found", fix)
 
 
