@@ -199,7 +199,7 @@ class PlainStream:
         self._read_off()  # last, because it costs nothing once the stream is closed
 
     def _end_after_failed_write(self) -> None:
-        """An error is reported once, and writing has taken it: after a reset, reading finds an end as well."""
+        """The kernel reports a reset once, and writing has taken it: reading finds an end as well."""
         if self._ended_in_order:
             handler = self._handler
             self._close_now(Event.PEER_ENDS)
