@@ -108,6 +108,14 @@ def _continuation(agent_id: str) -> Iterator[bytes]:
         yield f.frame(f.CONTINUATION, 0, 1, b"")
 
 
+def _data_after_refusal(agent_id: str) -> Iterator[bytes]:
+    """The call is answered with an error at once; what follows on its stream is ignored."""
+    headers = grpc.request_headers("/AgentService/Other", "flood")
+    yield f.frame(f.HEADERS, f.END_HEADERS, 1, encode(headers))
+    while True:
+        yield f.frame(f.DATA, 0, 1, b"x")
+
+
 def _other_methods(agent_id: str) -> Iterator[bytes]:
     for stream_id in count(1, 2):
         headers = grpc.request_headers("/AgentService/Other", "flood")
@@ -125,6 +133,7 @@ FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     "window-update": _on_stream_1(f.window_update(0, 1)),
     "priority": _on_stream_1(f.frame(f.PRIORITY, 0, 1, b"\x00\x00\x00\x00\x00")),
     "empty-data": _on_stream_1(f.frame(f.DATA, 0, 1)),
+    "small-data": _data_after_refusal,
     "continuation": _continuation,
     "identifiers": _identifiers,
     "other-methods": _other_methods,

@@ -58,7 +58,8 @@ FRAME_KINDS = {
     "settings-large": {"SETTINGS"},
     "window-update": {"WINDOW_UPDATE"},
     "priority": {"PRIORITY"},
-    "empty-data": {"empty DATA"},
+    "empty-data": {"empty DATA", "DATA before admission"},
+    "small-data": {"DATA before admission"},
     "continuation": {"CONTINUATION"},
 }
 

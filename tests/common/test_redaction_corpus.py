@@ -70,6 +70,64 @@ def test_an_environment_block_of_the_kernel_is_redacted() -> None:
     assert cleaned == b"A=b\nDB_PASSWORD=[redacted]\nHOME=/root\n"
 
 
+S = "Tr0ub4dorAnd3"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"command:\n- run\n- --password\n- {S}\n", id="flag and value as two items"),
+        pytest.param(f'- "--password"\n- "{S}"\n', id="two quoted items"),
+        pytest.param(f'log: "args": [\n  "--password",\n  "{S}"\n]\n', id="two items of JSON in a log"),
+        pytest.param(f"run\0--password\0{S}\0", id="/proc/PID/cmdline"),
+        pytest.param(f"run --password \\\n  {S} --x\n", id="a command on two lines"),
+        pytest.param(f"run -password {S}\n", id="a flag with one dash"),
+        pytest.param(f"password: abc def\n  {S}\nnext: 1\n", id="a long string that YAML breaks"),
+        pytest.param(f'- password: "abc\n    {S}"\n  next: 1\n', id="a long quoted string"),
+        pytest.param(f"passwords:\n- {S}\n- x\n", id="a list in YAML"),
+        pytest.param(f'log: "passwords": [\n  "{S}"\n]\n', id="a list in JSON in a log"),
+        pytest.param(f'password = """\n{S}"""\n', id="TOML"),
+        pytest.param(f"machine h\n  login u\n  password {S}\n", id="netrc on several lines"),
+        pytest.param(f"curl -uadmin:{S} https://h\n", id="curl -uNAME"),
+        pytest.param(f"COMMAND=/usr/bin/oc login -u kubeadmin -p {S} https://h\n", id="oc login -p"),
+        pytest.param(f"sshpass -p {S} ssh h\n", id="sshpass"),
+        pytest.param(f"skopeo copy --src-creds user:{S} a b\n", id="skopeo"),
+        pytest.param(f"kubectl create secret generic x --from-literal=a={S}\n", id="--from-literal"),
+        pytest.param(f"HTTPS_PROXY=user:{S}@proxy:3128\n", id="a proxy without a scheme"),
+        pytest.param(f"ENV DB_PASSWORD {S}\n", id="an image's history"),
+        pytest.param(f"[wifi-security]\npsk={S}\n", id="NetworkManager"),
+        pytest.param(f"DBPASS={S}\n", id="a name without a separator"),
+        pytest.param(f"user:{{SSHA}}{S}Tr0ub4dor\n", id="a hash of LDAP"),
+        pytest.param(f"https://hooks.slack.com/services/T0000000/B0000000/{S}\n", id="a web hook"),
+        pytest.param(f'"source":"data:,DB_PASSWORD%3D{S}%0A"\n', id="a data URL"),
+        pytest.param(f'"source":"data:,PROXY%3Dhttp%3A%2F%2Fu%3A{S}%40p"\n', id="a URL in a data URL"),
+    ],
+)
+def test_a_secret_in_a_less_common_form_vanishes(text: str) -> None:
+    cleaned = Redactor().clean(text.encode())
+    assert left([S], cleaned) == []
+    assert Redactor().clean(cleaned) == cleaned
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- --use-service-account-credentials=true\n- --v=2\n",
+        "- --enable-bootstrap-token-auth\n- --v=2\n",
+        "imagePullSecrets:\n- name: registry\nsecrets:\n- registry\n- other-name\n",
+        "topologyKeys:\n- kubernetes.io/hostname\n",
+        "resources:\n- secrets\n- pods\nverbs:\n- get\n",
+        "volumes:\n- secret:\n    secretName: tls\n  name: tls\n",
+        "tls-private-key: /etc/kubernetes/pki/a.key\n  mode: 1\n",
+        "--tls-private-key-file\n/etc/kubernetes/pki/a.key\n",
+        "bypass=1\ncompass: north\n",
+        "quay.io/a/b:tag@sha256:0123456789abcdef0123456789abcdef\n",
+    ],
+)
+def test_a_name_or_a_path_in_such_a_form_stays(text: str) -> None:
+    assert Redactor().clean(text.encode()).decode() == text
+
+
 @pytest.mark.parametrize(
     "data", [gzip.compress(b"password=abc", mtime=0), b"\x7fELF\x02\x01\0\0\x03password=a", b"\xff\xfea"]
 )

@@ -10,8 +10,15 @@ import pytest
 from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Role
 from bootbridge.join_service.authorization import Grant
-from bootbridge.join_service.name_bindings import NameBindings, node_binding_name, token_binding_name
+from bootbridge.join_service.name_bindings import (
+    NameBindings,
+    evicted_binding,
+    node_binding_name,
+    token_binding_name,
+)
 from bootbridge.kube.errors import KubeError
+from bootbridge.kube.kinds import CONFIG_MAP
+from bootbridge.kube.objects import Ref
 from tests.join_service.environment import NAMESPACE, WORKER, identity
 from tests.support.fake_api_objects import MemoryApi, failing
 
@@ -52,6 +59,20 @@ async def test_another_key_is_refused_with_the_command_that_releases_the_name(
         await bindings.bind(OTHER)
     api.remove(f"{CONFIG_MAPS}/bootbridge-node-worker-0")
     await bindings.bind(OTHER)
+
+
+@pytest.mark.parametrize("grant", [GRANT, OTHER], ids=["its own key", "another key"])
+async def test_the_name_of_an_evicted_node_is_refused_with_the_command_that_permits_it(
+    api: MemoryApi, bindings: NameBindings, grant: Grant
+) -> None:
+    """For a ticket and for a rejoin."""
+    await bindings.bind(GRANT)
+    path = f"{CONFIG_MAPS}/bootbridge-node-worker-0"
+    ref = Ref(CONFIG_MAP, "bootbridge-node-worker-0", NAMESPACE)
+    api.put(path, evicted_binding(ref, api.read(path)))
+    for call in (bindings.bind(grant), bindings.require_node(grant)):
+        with pytest.raises(JoinRefused, match=r"node evicted .*bootbridge node evict --undo worker-0"):
+            await call
 
 
 async def test_one_of_many_concurrent_keys_is_bound(api: MemoryApi) -> None:

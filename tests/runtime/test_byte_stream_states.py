@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import struct
 from errno import EPIPE
 
 import pytest
@@ -26,6 +27,8 @@ EVENTS = {
     Event.FLUSHED,
     Event.RELEASE,
 }
+_ORDERLY = struct.pack("ii", 0, 0)
+_ABORTED = struct.pack("ii", 1, 0)
 FILLING = bytes(16 * 1024 * 1024)  # more than both kernels buffer, so closing has something to wait for
 
 
@@ -96,6 +99,65 @@ def test_a_lingering_stream_whose_peer_resets_is_closed_at_the_next_check() -> N
         near.setblocking(False)
         far, _ = listener.accept()
         descriptor = near.fileno()
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(scenario())
+
+
+class Observed:
+    """Records what a stream tells its owner."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_bytes(self, data: memoryview) -> None:
+        self.events.append(bytes(data).decode())
+
+    def on_eof(self, gone: bool) -> None:
+        self.events.append("end, gone" if gone else "end")
+
+    def on_drained(self) -> None: ...
+
+    def on_lost(self, reason: str) -> None:
+        self.events.append(f"lost: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("linger", "events"),
+    [
+        pytest.param(_ORDERLY, ["answer", "end, gone"], id="its end came first"),
+        pytest.param(_ABORTED, ["answer", "lost: connection reset by peer"], id="it reset the connection"),
+    ],
+)
+def test_after_a_failed_write_an_end_is_one_only_if_the_peer_sent_it(
+    linger: bytes, events: list[str]
+) -> None:
+    """As of a server that answers before it has read the request, and closes."""
+
+    async def scenario() -> None:
+        pump = Pump(event_loop.running_loop())
+        stream = PlainStream(pump, near)
+        observed = Observed()
+        stream._handler = observed  # not by start(): this test decides when it reads
+        far.sendall(b"answer")
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        far.close()
+
+        def write_fails() -> bool:
+            """The first write may only provoke the reset."""
+            stream.write(b"late")
+            stream.flush()
+            return stream.state is State.WRITE_BROKEN
+
+        until(write_fails, "a write has failed")
+        stream._on_readable(0)
+        stream._on_readable(0)
+        assert observed.events == events
+        assert stream.state is State.CLOSED
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as near:
+        near.connect(listener.getsockname())
+        near.setblocking(False)
+        far, _ = listener.accept()
         with asyncio.Runner(loop_factory=Loop) as runner:
             runner.run(scenario())
 

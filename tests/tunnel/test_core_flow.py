@@ -348,6 +348,19 @@ def test_a_complete_direct_download_is_not_reset_when_the_upload_comes_too_late(
         assert harness.core.idle
 
 
+def test_a_direct_connection_ends_with_an_endpoint_that_neither_sends_nor_reads() -> None:
+    """No write would find that out for a caller that only reads."""
+    with ServerHarness(strategies=[Strategy.DIRECT]) as harness:
+        caller = harness.connect_caller().connect("192.0.2.1:80")
+        endpoint = harness.dials.requested.pop().succeed()
+        caller.expect_status(200).send(b"question")
+        endpoint.handler.on_bytes(memoryview(b"all I have"))
+        endpoint.handler.on_eof(True)
+        caller.expect(b"all I have")
+        assert caller.port.state == endpoint.state == "closed"
+        assert harness.core.idle
+
+
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_caller_without_half_close_is_closed_when_the_endpoint_ends(direct: bool) -> None:
     """Promise 7: a frontend with TLS, which has no half-close, leaves no state."""

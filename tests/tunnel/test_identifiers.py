@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.tunnel.identifiers import AgentIdentifiers, parse_identifiers
+from bootbridge.tunnel.identifiers import (
+    IDENTIFIER_CHARS_MAX,
+    IDENTIFIERS_MAX,
+    AgentIdentifiers,
+    parse_identifiers,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +75,18 @@ def test_a_broken_escape_is_an_error(text: str, escape: str) -> None:
     """The error shows it."""
     with pytest.raises(ValueError, match=f'invalid URL escape "{escape}"'):
         parse_identifiers(text)
+
+
+def test_number_and_length_are_bounded() -> None:
+    """Also of keys that a server skips, and of empty ones; at the bound they are accepted."""
+    for one in ("host=a", "x=y", ""):
+        parse_identifiers("&".join([one] * IDENTIFIERS_MAX))
+        with pytest.raises(ValueError, match="more than 64"):
+            parse_identifiers("&".join([one] * (IDENTIFIERS_MAX + 1)))
+    longest = "host=".ljust(IDENTIFIER_CHARS_MAX, "x")
+    assert parse_identifiers(longest).host == (longest[5:],)
+    with pytest.raises(ValueError, match="one has more than 272 characters"):
+        parse_identifiers(longest + "x")
 
 
 def test_an_agent_refuses_keys_it_does_not_know() -> None:

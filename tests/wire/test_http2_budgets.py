@@ -27,11 +27,16 @@ FRAMES_MAX = 5000  # every flood must end before
 class Server:
     """A server connection with one open stream, and a clock that the test moves."""
 
-    def __init__(self, budgets: tuple[FrameBudget, ...] = ONE_STREAM) -> None:
+    def __init__(self, budgets: tuple[FrameBudget, ...] = ONE_STREAM, *, admits: bool = False) -> None:
         self.now = 0.0
         self.streams: list[Stream] = []
         self.http2 = Http2Connection(
-            client=False, on_request=self._on_request, streams_max=10, budgets=budgets, now=lambda: self.now
+            client=False,
+            on_request=self._on_request,
+            streams_max=10,
+            budgets=budgets,
+            now=lambda: self.now,
+            admits=admits,
         )
         self.http2.receive(f.PREFACE + f.settings({}) + headers(1))
         take(self.http2)
@@ -120,6 +125,40 @@ def test_the_same_frames_within_time_are_no_flood(name: str) -> None:
     for _ in range(400 if name == "CONTINUATION" else FRAMES_MAX):  # its block has a size limit too
         server.now += 2.0
         server.http2.receive(next(sent))
+        take(server.http2)
+    assert server.http2.error is None
+
+
+SMALL_DATA = {
+    "plain": f.frame(f.DATA, 0, 1, b"x"),
+    "padded": f.frame(f.DATA, f.PADDED, 1, b"\x01x\0"),
+    "with an unknown flag": f.frame(f.DATA, 0x80, 1, b"x"),
+}
+
+
+@pytest.mark.parametrize("frame", SMALL_DATA.values(), ids=SMALL_DATA)
+@pytest.mark.parametrize("refused", [False, True], ids=["open call", "refused call"])
+def test_small_data_before_admission_is_a_flood(frame: bytes, refused: bool) -> None:
+    """Nobody has authenticated the peer; an agent sends at most one packet then."""
+    server = Server(admits=True)
+    if refused:
+        server.streams[0].reset(f.CANCEL)
+    assert server.flood(again(frame)()) == 16
+    assert isinstance(server.http2.error, BudgetExceeded)
+    assert server.http2.error.frame == "DATA before admission"
+
+
+@pytest.mark.parametrize("frame", SMALL_DATA.values(), ids=SMALL_DATA)
+@pytest.mark.parametrize("ended", [False, True], ids=["admitted", "admitted, then ended by us"])
+def test_small_data_of_an_admitted_agent_is_no_flood(frame: bytes, ended: bool) -> None:
+    """It may be in flight when the server ends the agent's stream."""
+    server = Server(admits=True)
+    server.http2.count_admitted(1)
+    if ended:
+        server.streams[0].reset(f.CANCEL)
+        server.http2.count_admitted(-1)
+    for _ in range(FRAMES_MAX):
+        server.http2.receive(frame)
         take(server.http2)
     assert server.http2.error is None
 

@@ -1,7 +1,8 @@
 """Removes the values of secret names from a text.
 
-As `name: value`, `name=value`, `"name": "value"`, `--name value`, `{"name": NAME, "value": VALUE}`, in
-headers and XML, and on the lines below the name in YAML.
+As `name: value`, `name=value`, `"name": "value"`, `--name value` (also as two items of a list, or two lines
+of a command line), `{"name": NAME, "value": VALUE}`, in headers and XML, and on the lines below the name in
+YAML: a block, a list, or the rest of a long string.
 
 One pass from left to right: every pattern is bounded, and a value is read once, so that the time grows
 linearly with the text, also for hostile input. Where the end of a value is unclear, more is removed.
@@ -24,7 +25,8 @@ _BLANK: Final = re.compile(rb"\s")
 _NAMED: Final = re.compile(
     rb"""(?i)(?:pass|pwd|secret|token|credential|key|auth|cookie|sig|pat|sas|pw|psk)[A-Za-z0-9_.-]{0,64}"""
     rb"""(?P<quote>\\{0,8}["']?)\]?"""
-    rb"""(?P<sep>[ \t]{0,20}(?:=>|:=|[:=>]|,)[ \t]{0,20}|[ \t]{1,20}(?![ \t:=,>-]))"""
+    rb"""(?P<sep>,?(?:[ \t]{1,20}\\)?\r?\n[ \t]{0,80}(?:- {1,8})?(?![ \t\r\n-])"""
+    rb"""|[ \t]{0,20}(?:=>|:=|[:=>]|,)[ \t]{0,20}|[ \t]{1,20}(?![ \t\\:=,>-]))"""
 )
 # The name in a pair: after it, `value` follows.
 _PAIR: Final = re.compile(
@@ -32,9 +34,14 @@ _PAIR: Final = re.compile(
     rb"""\\{0,8}["']?(?:[,;\s]|\\n|- ){1,200}(?P<begin>)"""
     rb"""\\{0,8}["']?value\\{0,8}["']?[ \t]{0,20}[:=][ \t]{0,20}"""
 )
-_OPENING: Final = re.compile(rb"""b?(?P<mark>\\{0,8}["'])""")
+_OPENING: Final = re.compile(rb"""b?(?P<mark>\"{3}|'{3}|\\{0,8}["'])""")
+# What may stand before a name that begins its line in YAML.
+_KEY_START: Final = re.compile(rb"""[ \t]{0,200}(?:- {1,8}){0,4}["']?""")
+_LIST_ITEM: Final = re.compile(rb"""[ \t]{0,200}- {1,8}(?![{-]|["']?[A-Za-z0-9_./-]{1,128}["']?:(?:\s|$))""")
+_FLAG_ALONE: Final = re.compile(rb"[^\s\"'-][^\s\"']{0,4096}\r?$", re.MULTILINE)
+_IMAGE_VARIABLE: Final = re.compile(rb"(?i)(?:^|[ \t])env[ \t]{1,8}$")
 _LINE_START: Final = re.compile(
-    rb"(?i)[ \t]*(?:- +)?(?:(?:export|set|env|arg|declare -x|environment=|#)[ \t]*)?"
+    rb"(?i)[ \t]{0,4096}(?:- {1,80})?(?:(?:export|set|env|arg|declare -x|environment=|#)[ \t]{0,80})?"
 )
 _BLOCK: Final = re.compile(rb"[|>][0-9+-]{0,2}[ \t]{0,20}\r?\n")
 _STRUCTURE: Final = re.compile(
@@ -87,8 +94,12 @@ class _Scan:
         value = data[start:end]
         if start >= end or _SUMMARY.fullmatch(value) or value == _GONE:
             return nothing
-        shown = value.decode("utf-8", "replace").strip(" \t\r\n,;)}]")
-        return (start, end) if is_secret(text, shown) else nothing
+        items = (
+            re.split(rb"\n[ \t]*- +", value) if _LIST_ITEM.match(data, _line_begin(data, start)) else [value]
+        )
+        if not any(is_secret(text, _shown(each)) for each in items):
+            return nothing
+        return start, self._continued(begin, end) if b":" in found["sep" if not is_pair else 0] else end
 
     # --- where a value ends
 
@@ -101,7 +112,7 @@ class _Scan:
         if opening := _OPENING.match(data, at):
             return opening.end(), self._quoted_end(opening.end(), opening["mark"])
         if _STRINGS.match(data, at):
-            end = data.find(b"]", at, self._line_end(at))
+            end = data.find(b"]", at, at + _WINDOW)
             return at + 1, end if end >= 0 else self._line_end(at)
         if data[at : at + 1] in (b"{", b"["):
             return at, at + len(_GONE) if data.startswith(_GONE, at) else at
@@ -116,6 +127,9 @@ class _Scan:
     def _quoted_end(self, at: int, mark: bytes) -> int:
         """Returns the position of the closing quote, with as many backslashes as the opening one."""
         data, end, search = self._data, self._line_end(at), at
+        if len(mark) == 3 and mark[:1] != b"\\":  # on several lines in TOML
+            found = data.find(mark, at, at + _WINDOW)
+            return found if found >= 0 else end
         while (found := data.find(mark, search, end)) >= 0:
             before = found
             while before > at and data[before - 1] == 0x5C:
@@ -145,9 +159,34 @@ class _Scan:
     def _below(self, begin: int, at: int) -> tuple[int, int]:
         """The value is on the lines below, unless a structure is there."""
         start = self._line_end(at) + 1
+        if start < len(self._data) and (item := _LIST_ITEM.match(self._data, start)):
+            return item.end(), self._list_end(start)
         if start >= len(self._data) or _STRUCTURE.match(self._data, start):
             return at, at
         return self._indented(begin, start)
+
+    def _list_end(self, start: int) -> int:
+        """Returns the end of the last item of a list of texts."""
+        data, depth, at, end = self._data, _indent(self._data, start), start, start
+        while at < len(data) and (
+            _indent(data, at) > depth or (_indent(data, at) == depth and _LIST_ITEM.match(data, at))
+        ):
+            end = self._line_end(at)
+            at = end + 1
+        return end
+
+    def _continued(self, begin: int, end: int) -> int:
+        """Returns the end of a value that goes on below: a long string, which YAML breaks."""
+        data = self._data
+        line = _line_begin(data, begin)
+        at = self._line_end(end) + 1
+        if end + 1 < at - 1 or not _KEY_START.fullmatch(data, line, begin):
+            return end  # something follows it in its line
+        depth = len(data[line:begin].rstrip(b"\"'"))
+        while at < len(data) and _indent(data, at) > depth and not _STRUCTURE.match(data, at):
+            end = self._line_end(at)
+            at = end + 1
+        return end
 
     def _indented(self, begin: int, start: int) -> tuple[int, int]:
         """Returns the range of the lines that are indented deeper than the name."""
@@ -172,15 +211,33 @@ def _name_begin(data: bytes, at: int) -> int:
 
 def _is_separated(data: bytes, found: re.Match[bytes], begin: int, name: bytes) -> bool:
     """Whether the separator is one for this kind of name."""
+    if b"\n" in found["sep"]:
+        return _is_on_the_next_line(data, found, begin, name)
     separator = found["sep"].strip()
     if not separator:
-        return name.startswith(b"--") and not found["quote"]
+        is_flag = name.startswith(b"-") and not found["quote"]
+        return is_flag or bool(_IMAGE_VARIABLE.search(data, max(0, begin - 16), begin))
     if separator == b">":
         return data[begin - 1 : begin] == b"<"
     if separator == b",":  # ("x-auth-token", "…") and ["authorization", "…"], not ["secrets", "pods"]
         is_header = b"-" in name or b"_" in name or name.lower() in (b"authorization", b"cookie")
         return bool(found["quote"]) and is_header and bool(_OPENING.match(data, found.end()))
     return True
+
+
+def _is_on_the_next_line(data: bytes, found: re.Match[bytes], begin: int, name: bytes) -> bool:
+    """Whether a flag's value follows it as the next item of a list, the next line of a command, or in
+    /proc/PID/cmdline, which has null bytes in place of line ends."""
+    if not name.startswith(b"-"):
+        return False
+    separator, line = found["sep"], data[_line_begin(data, begin) : begin].strip(b" \t\"'")
+    if line == b"-" or b"," in separator or b"\\" in separator:
+        return True if line != b"-" else b"- " in separator
+    return not line and separator in (b"\n", b"\r\n") and bool(_FLAG_ALONE.match(data, found.end()))
+
+
+def _shown(value: bytes) -> str:
+    return value.decode("utf-8", "replace").strip(" \t\r\n,;)}]")
 
 
 def _line_begin(data: bytes, at: int) -> int:

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import yaml
 
@@ -33,28 +34,45 @@ _KEY_BYTES = bytes(b for b in range(128) if _KEY_BODY.fullmatch(bytes([b])) and 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,}={0,2}")
 _BASE64_DEPTH = 3
 _PRIVATE = re.compile(rb"PRIVATE KEY")
-_SCHEME_TOKEN = re.compile(rb"(?i)(\b(?:bearer|basic|negotiate|digest)[ \t]+)([A-Za-z0-9._~+/=-]{8,})")
+_SCHEME_TOKEN = re.compile(rb"(?i)(\b(?:bearer|basic|negotiate|digest)[ \t]{1,80})([A-Za-z0-9._~+/=-]{8,})")
 _PLAIN_WORD = re.compile(rb"[A-Za-z][a-z]{7,15}")
 # user:password@ of a URL; a password may contain / and @, but a port and a path do not make one.
 _USER_INFO = re.compile(
     rb"""://(?:[^\s/"'<>]{1,512}|[^\s:/@"'<>]{0,128}:(?![0-9]{1,5}[/?#\s])[^\s"'<>]{1,256})@"""
 )
-_CURL_USER = re.compile(
-    rb"""((?:[ \t]-u|--user|--proxy-user)[ \t=]{1,8}["']?[^\s:"']{1,128}:)[^\s"']{1,256}"""
+# A proxy may be written without a scheme.
+_PROXY_USER = re.compile(
+    rb"""(?i)(proxy["']?[ \t]{0,8}[=:][ \t]{0,8}["']?)[^\s:/@"']{1,128}:[^\s"'/@]{1,256}@"""
 )
-_NETRC = re.compile(rb"(?i)(\blogin[ \t]{1,8}\S{1,128}[ \t]{1,8}password[ \t]{1,8})\S{1,256}")
+_CURL_USER = re.compile(
+    rb"""((?:[ \t]-u[ \t=]{0,8}|--(?:user|proxy-user|(?:src-|dest-)?creds)[ \t=]{1,8})"""
+    rb"""["']?[^\s:"']{1,128}:)[^\s"']{1,256}"""
+)
+# `oc login -p`, `podman login -p`, `sshpass -p`.
+_LOGIN = re.compile(rb"""(\b(?:login|sshpass)\b[^\n]{0,200}?[ \t]-p[ \t=]{0,8}["']?)[^\s"'-][^\s"']{0,255}""")
+_LITERAL = re.compile(rb"""(--from-literal[ \t=]{1,8}["']?[^\s=]{1,253}=)[^\s"']{1,4096}""")
+_NETRC = re.compile(rb"(?i)(\blogin\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S{1,256}")
+_DATA_URL = re.compile(rb"""(data:[A-Za-z0-9/;=.+-]{0,80},)([^\s"'<>\\,]{8,65536})""")
 # Tokens that are recognised anywhere, by their vendors' prefixes; and hashes of passwords, as in /etc/shadow.
 _VENDOR_TOKEN = re.compile(
     rb"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}"
     rb"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|hv[bs]\.[A-Za-z0-9_-]{20,}"
-    rb"|npm_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9_-]{32,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})"
+    rb"|npm_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9_-]{32,}|SG\.[A-Za-z0-9_-]{16,128}\.[A-Za-z0-9_-]{16,}"
+    rb"|hooks\.slack\.com/services/[A-Za-z0-9/]{20,})"
 )
-_PASSWORD_HASH = re.compile(rb"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2[a-z]{0,2})\$[A-Za-z0-9./,=$+-]{8,256}")
+_PASSWORD_HASH = re.compile(
+    rb"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2[a-z]{0,2})\$[A-Za-z0-9./,=$+-]{8,256}"
+    rb"|\{S?SHA(?:256|512)?\}[A-Za-z0-9+/=]{16,256}"
+)
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 _BINARY_SHARE = 50
-_JWT = re.compile(rb"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")
+# It begins only where a run of its characters begins, or soon after: else each of many beginnings in one run
+# would read the run to its end.
+_JWT = re.compile(
+    rb"(?<![A-Za-z0-9_-])((?:[A-Za-z0-9_-]{0,64}[_-])?)eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+)
 _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
 # kubeadm prints it as a flag and in sentences.
 _CERTIFICATE_KEY = re.compile(rb"""(?i)(certificate-key[ \t=:"']{1,20})[0-9a-f]{16,}""")
@@ -147,12 +165,15 @@ def _recoded(data: bytes, encoding: str) -> bytes | None:
 def _by_shape(data: bytes) -> bytes:
     data = _without_keys(data)
     data = _BASE64.sub(_unless_key, data)
-    data = _JWT.sub(_GONE, data)
+    data = _JWT.sub(rb"\1" + _GONE, data)
     data = _OPENSHIFT_TOKEN.sub(_GONE, data)
     data = _VENDOR_TOKEN.sub(_GONE, data)
     data = _PASSWORD_HASH.sub(_GONE, data)
     data = _USER_INFO.sub(b"://" + _GONE + b"@", data)
-    data = _CURL_USER.sub(rb"\1" + _GONE, data)
+    data = _PROXY_USER.sub(rb"\1" + _GONE + b"@", data)
+    for pattern in (_CURL_USER, _LOGIN, _LITERAL):
+        data = pattern.sub(rb"\1" + _GONE, data)
+    data = _DATA_URL.sub(_unless_named, data)
     data = _NETRC.sub(rb"\1" + _GONE, data)
     data = _SCHEME_TOKEN.sub(_unless_word, data)
     data = without_named_values(data)
@@ -186,6 +207,12 @@ def _unless_key(found: re.Match[bytes]) -> bytes:
     if any(_PRIVATE.search(each) for each in readings):
         return _GONE
     return _GONE if readings and _holds_named_value(readings[0]) else found[0]
+
+
+def _unless_named(found: re.Match[bytes]) -> bytes:
+    """Removes the data of a URL if they contain a secret, which percent signs hide."""
+    is_secret = b"%" in found[2] and _holds_named_value(unquote_to_bytes(found[2]))
+    return found[1] + _GONE if is_secret else found[0]
 
 
 def _holds_named_value(data: bytes) -> bool:

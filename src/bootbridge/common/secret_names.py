@@ -19,8 +19,14 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_PARTS: Final = ("password", "passwd", "passphrase", "passwort", "secret", "credential")
 # As the last word.
 _SECRET_ENDS: Final = ("token", "tokens", "apikey")
-_SECRET_WORDS: Final = frozenset(("auth", "authorization", "cookie", "cookies", "signature", "sig", "pwd"))
-_SECRET_LAST_WORDS: Final = frozenset(("pass", "pat", "sas", "pw", "psk"))  # not alone
+_SECRET_WORDS: Final = frozenset(
+    ("auth", "authorization", "cookie", "cookies", "signature", "sig", "pwd", "psk")
+)
+_SECRET_LAST_WORDS: Final = frozenset(("pass", "pat", "sas", "pw"))  # not alone
+# Words that end with "pass"; others, such as DBPASS, name a password.
+_NOT_A_PASS: Final = frozenset(
+    ("bypass", "compass", "encompass", "overpass", "surpass", "trespass", "underpass")
+)
 _KEYS_WITHOUT_SECRET: Final = _words_of(
     """
     public pub topology label annotation sort primary foreign cache index resource object map configmap
@@ -44,7 +50,9 @@ _DESCRIPTION_ENDS: Final = ("file", "name", "path", "dir")
 _NOT_A_SECRET: Final = frozenset(
     ("", "true", "false", "null", "none", "nil", "~", "<none>", "<nil>", "<unset>")
 )
-_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_]\w*\}|\$\([A-Za-z_]\w*\)|<set to the key [^>]{0,300}>.{0,40}")
+_REFERENCE: Final = re.compile(
+    r"\$\{[A-Za-z_]\w{0,200}\}|\$\([A-Za-z_]\w{0,200}\)|<set to the key [^>]{0,300}>.{0,40}"
+)
 _PATH: Final = re.compile(
     r"(?:file://)?/(?:etc|var|opt|run|root|home|usr|tmp|srv|mnt|secrets?|certs?|keys?|pki|data|lib)"
     r"(?:/[A-Za-z0-9_@%.-]{1,128}){1,20}"
@@ -88,6 +96,8 @@ def _is_secret_name(words: list[str]) -> bool:
         return True
     if last in _SECRET_LAST_WORDS:
         return len(words) > 1
+    if last.endswith("pass") and last not in _NOT_A_PASS:
+        return True
     return last.endswith(("key", "keys")) and not _KEYS_WITHOUT_SECRET.intersection(words)
 
 

@@ -7,6 +7,7 @@ not accept stays here; its size is the stream's ``backlog``.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import select
 import socket
@@ -76,6 +77,7 @@ class PlainStream:
 
     __slots__ = (
         "_blocked",
+        "_ended_in_order",
         "_fd",
         "_handler",
         "_is_unix",
@@ -106,6 +108,7 @@ class PlainStream:
         self.state: State = State.OPEN
         self._reads = self._writes = True  # follow from the state, for the path of every read and write
         self._write_error = ""  # why writing failed, although the peer's data may still be readable
+        self._ended_in_order = False  # the peer had sent its end before writing failed
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
@@ -186,7 +189,7 @@ class PlainStream:
 
     def _on_eof(self, gone: bool) -> None:
         if self._write_error:
-            self._lose(self._write_error, Event.PEER_ENDS)
+            self._end_after_failed_write()
             return
         self._move(Event.PEER_ENDS)
         if self._writes:
@@ -194,6 +197,15 @@ class PlainStream:
                 self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._check_hangup)
             self._handler.on_eof(gone)
         self._read_off()  # last, because it costs nothing once the stream is closed
+
+    def _end_after_failed_write(self) -> None:
+        """The kernel reports a reset once, and writing has taken it: reading finds an end as well."""
+        if self._ended_in_order:
+            handler = self._handler
+            self._close_now(Event.PEER_ENDS)
+            handler.on_eof(True)
+        else:
+            self._lose(self._write_error, Event.PEER_ENDS)
 
     def _check_hangup(self) -> None:
         if _hung_up(self._fd):
@@ -266,6 +278,8 @@ class PlainStream:
             return
         self._move(Event.WRITE_FAILS)
         self._write_error = reason_of(error)
+        # A reset is EPIPE if the peer's end came before it, ECONNRESET otherwise.
+        self._ended_in_order = error.errno == errno.EPIPE
         self._out = []
         self.backlog = 0
         self._unblock()

@@ -72,6 +72,7 @@ class Http2Transport:
             header_bytes_max=header_bytes_max,
             budgets=budgets,
             now=stream.pump.clock.real_time,  # peers go on sending while we are paused
+            admits=unadmitted_seconds is not None,
         )
         self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
         self.on_admitted_change: Callable[[Http2Transport], None] = lambda transport: None

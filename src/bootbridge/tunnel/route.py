@@ -447,7 +447,8 @@ class DirectRoute:
     def on_eof(self, gone: bool) -> None:
         if self._first_bytes is not None and self._first_bytes.then(partial(self.on_eof, gone)):
             return
-        if self.front.end_of_data():
+        takes_more = not gone and self.state is State.OPEN
+        if (takes_more or self.state is State.UPLOAD_ENDED) and self.front.end_of_data():
             self._move(Event.ENDPOINT_ENDS)
             self._one_direction_ended(BY_BOTH_ENDS)
         else:

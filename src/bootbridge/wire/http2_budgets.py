@@ -18,6 +18,7 @@ from bootbridge.wire.frames import Http2ConnectionError
 # Budgets that do not belong to one frame type; the others have the number of their type.
 UNKNOWN_FRAME: Final = 10
 STREAM_ERROR: Final = 11
+EARLY_DATA: Final = 12
 NAMES: Final = (
     "empty DATA",
     "HEADERS",
@@ -31,6 +32,7 @@ NAMES: Final = (
     "CONTINUATION",
     "unknown",
     "invalid",
+    "DATA before admission",
 )
 # Bytes of DATA that count as much as one DATA frame.
 WORK_BYTES: Final = 4096
@@ -72,6 +74,7 @@ def many_streams(streams_max: int) -> tuple[FrameBudget, ...]:
         FrameBudget(100, 1, 1),
         FrameBudget(100),
         calls,
+        FrameBudget(16),
     )
 
 

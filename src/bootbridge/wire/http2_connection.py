@@ -31,6 +31,7 @@ from bootbridge.wire.hpack_headers import (
     trailers_fault,
 )
 from bootbridge.wire.http2_budgets import (
+    EARLY_DATA,
     SETTINGS_ENTRIES_MAX,
     STREAM_ERROR,
     UNKNOWN_FRAME,
@@ -67,7 +68,9 @@ class Http2Connection:
         header_bytes_max: int = HEADER_LIST_BYTES_MAX,
         budgets: Sequence[FrameBudget] = (),
         now: Callable[[], float] = lambda: 0.0,
+        admits: bool = False,
     ) -> None:
+        """``admits``: the application admits streams, and DATA before the first of them has a budget."""
         self.client = client
         self.out: list[Buffer] = []
         self.out_size = 0
@@ -107,6 +110,8 @@ class Http2Connection:
         self._block_prefix = b""
         self._preface_due = not client
         self._settings_due = True
+        self._awaits_admission = admits
+        self._data_is_checked = True  # before SETTINGS and before admission
         self._replies_waiting = 0
         self._held = FrameBuffer(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
         self._send_preface()
@@ -179,6 +184,9 @@ class Http2Connection:
 
     def count_admitted(self, change: int) -> None:
         self.admitted += change
+        # An agent that was admitted once may have DATA in flight when its stream ends.
+        self._awaits_admission = False
+        self._data_is_checked = self._settings_due
         self.on_admitted_change()
 
     def go_away(self, code: int = f.NO_ERROR, text: str = "") -> None:
@@ -307,7 +315,7 @@ class Http2Connection:
             end = at + HEADER_SIZE + length
             if end > size or length > FRAME_BYTES_MAX:
                 return at
-            if kind == 0 and not flags and length and self._block is None and not self._settings_due:
+            if kind == 0 and not flags and length and self._block is None and not self._data_is_checked:
                 stream = streams.get(stream_id)
                 if stream is not None and not stream.remote_closed and stream.got_headers:
                     self.data_frames += 1
@@ -343,6 +351,7 @@ class Http2Connection:
             if kind != f.SETTINGS or flags & f.ACK:
                 raise Http2ConnectionError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
             self._settings_due = False
+            self._data_is_checked = self._awaits_admission
         if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block.stream_id):
             raise Http2ConnectionError("header block interrupted", f.PROTOCOL_ERROR)
         handler = _FRAME_HANDLERS.get(kind)
@@ -396,6 +405,8 @@ class Http2Connection:
 
     def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
         length = len(payload)
+        if self._awaits_admission:
+            self._budgets.spend(EARLY_DATA)
         stream = self._existing(stream_id, "DATA")
         self._receive_window -= length
         if self._receive_window < CONNECTION_WINDOW // 2:
