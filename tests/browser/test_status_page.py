@@ -311,6 +311,45 @@ def test_the_page_fits_a_phone_in_both_colours(
         assert page.evaluate(LOWEST_CONTRAST) >= 4.5
 
 
+@pytest.mark.parametrize("width", [720, 800, 1000, 1280])
+def test_no_word_of_a_table_is_broken_on_wider_screens(
+    programs: Programs, open_page: OpenPage, web: HttpEndpoint, width: int
+) -> None:
+    """On a tablet too: states, outcomes, addresses and rates keep their words whole."""
+    server, agent = programs.pair(agent_flags={"agent-id": "worker-1.example.com"})
+    with pytest.raises(RefusedDialError):
+        dial(server, f"127.0.0.1:{free_port()}")
+    with load(server, web.address):
+        for program in (server, agent):
+            page = open_page(program, width=width)
+            page.until(contains("iB/s", "#connections"), "load")
+            assert page.evaluate(BROKEN_WORDS) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# Words of tables that continue on the next line although they are short. Paths of files may break.
+BROKEN_WORDS = """
+(() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll('tbody td, tbody th')) {
+    if (cell.closest('#certificates')) continue;
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode;
+      for (const { 0: word, index } of text.data.matchAll(/[^\\s-]+/g)) {
+        const range = document.createRange();
+        range.setStart(text, index);
+        range.setEnd(text, index + word.length);
+        const lines = new Set([...range.getClientRects()].map((rect) => Math.round(rect.top)));
+        if (word.length < 22 && lines.size > 1) broken.push(word);
+      }
+    }
+  }
+  return broken;
+})()
+"""
+
+
 # The lowest contrast of a text with the background behind it (WCAG 2, 1.4.3).
 LOWEST_CONTRAST = """
 (() => {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +61,37 @@ def on_terminal(argv: list[str], code: int, columns: int) -> str:
     with contextlib.redirect_stdout(screen.out), contextlib.redirect_stderr(screen.out):
         assert main.main(argv) == code
     return without_redrawn(screen.text())
+
+
+def test_a_failed_dial_looks_like_every_other_error(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    """Marked, and wrapped at words."""
+    reason = b"dial tcp 10.128.6.20:9443: connect: connection refused"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n" % len(reason)
+                connection.sendall(head + reason)
+
+        server = threading.Thread(target=refuse)
+        server.start()
+        words = [
+            "dial",
+            "--socket",
+            str(tmp_path / "s"),
+            "--mode=http-connect",
+            "--check",
+            "10.128.6.20:9443",
+        ]
+        text = without_colour(on_terminal(words, 2, 60))
+        server.join()
+    first, second, *_ = text.splitlines()
+    assert first == "✗ bootbridge dial: dial failed (agent to endpoint): dial tcp"
+    assert second.startswith("  10.128.6.20:9443: connect: ")
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

@@ -149,7 +149,7 @@ def test_dial_names_the_hop_that_failed(server: Server) -> None:
     port = free_port()
     found = dial(server, f"127.0.0.1:{port}", "--check")
     assert found.returncode == 2
-    assert b"dial failed (agent to destination)" in found.stderr
+    assert b"dial failed (agent to endpoint)" in found.stderr
     assert b"connection refused" in found.stderr
     assert b"nothing listens on that port" in found.stderr
     assert found.stdout == b""

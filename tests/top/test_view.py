@@ -188,3 +188,14 @@ def test_help_names_every_key_of_the_footer() -> None:
     shown = text(frame(history(server_document()), ViewState(mode=InputMode.HELP), LINK, 80, 24))
     for line in ("choose a table", "filter rows", "reverse the order", "quit"):
         assert line in shown
+
+
+def test_the_end_of_a_dials_reason_is_shown_on_a_narrow_terminal() -> None:
+    """The part that says what is wrong; the destination has a column of its own."""
+    destination = "10.128.6.20:9443"
+    reason = f"dial tcp {destination}: connect: connection refused"
+    document = server_document() | {
+        "recent_failures": [failed_dial(1, destination=destination, reason=reason)]
+    }
+    shown = text(frame(history(document), ViewState(table="Failures"), LINK, 100, 24))
+    assert "agent to endpoint: connect: connection refused" in shown

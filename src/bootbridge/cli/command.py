@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from bootbridge.cli.output import print_error
+from bootbridge.cli.output import print_problem
 from bootbridge.common.terminal import transient
 from bootbridge.errors import OperatorError
 
@@ -183,10 +183,10 @@ def run_guarded(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
     except OperatorError as error:
-        _print_problem(*(f"{program}: {line}" for line in error.lines))
+        print_problem(*(f"{program}: {line}" for line in error.lines))
         return ExitCode.ERROR
     except KeyboardInterrupt:
-        _print_problem(f"{program}: interrupted")
+        print_problem(f"{program}: interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None
@@ -195,22 +195,9 @@ def run_guarded(program: str, body: Callable[[], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         denied = isinstance(error, PermissionError) and os.geteuid() != 0
         text = "permission denied (run it as root)" if denied else error.strerror or str(error)
-        _print_problem(f"{program}: {where}{text or type(error).__name__}")
+        print_problem(f"{program}: {where}{text or type(error).__name__}")
         return ExitCode.ERROR
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else ExitCode.ERROR
     finally:
         transient.end()
-
-
-def _print_problem(*lines: str) -> None:
-    """Writes errors to stderr: one plain line each, or on a terminal marked and wrapped."""
-    transient.end()
-    if not sys.stderr.isatty():
-        print_error(*lines)
-        return
-    from bootbridge.common.terminal.terminal import Mark, Terminal
-
-    terminal = Terminal(sys.stderr)
-    for line in lines:
-        terminal.record([Mark.BAD, line])

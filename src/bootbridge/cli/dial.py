@@ -12,7 +12,7 @@ from bootbridge.cli.frontend_flags import (
     destination_from,
     frontend_from,
 )
-from bootbridge.cli.output import print_error
+from bootbridge.cli.output import print_problem
 from bootbridge.errors import OperatorError
 from bootbridge.frontend_client.call import DialError
 from bootbridge.frontend_client.dial_problem import explain_dial_error
@@ -57,7 +57,7 @@ def _run(flags: argparse.Namespace) -> int:
     try:
         asyncio.run(_dial(frontend, address, limit, linger, check=flags.check))
     except DialError as error:
-        print_error(f"{flags.program}: {explain_dial_error(address, str(error))}")
+        print_problem(f"{flags.program}: {explain_dial_error(address, str(error))}")
         return ExitCode.FINDINGS
     except ConnectionCutError as error:
         raise OperatorError(f"connection cut: {error}", subject=address) from error

@@ -16,7 +16,13 @@ from bootbridge.cli.frontend_flags import (
     destination_from,
     frontend_from,
 )
-from bootbridge.cli.output import print_error, print_output, print_warnings, result_terminal
+from bootbridge.cli.output import (
+    print_error,
+    print_output,
+    print_problem,
+    print_warnings,
+    result_terminal,
+)
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.terminal.figures import counted
 from bootbridge.errors import OperatorError
@@ -57,7 +63,7 @@ def _run(flags: argparse.Namespace) -> int:
     def report(failed: ForwardedConnection) -> None:
         reason = failed.reason
         shown = explain_dial_error(address, str(reason)) if isinstance(reason, DialError) else reason
-        print_error(f"{flags.program}: connection of {failed.client}: {shown}")
+        print_problem(f"{flags.program}: connection of {failed.client}: {shown}")
 
     limit, linger = parse_seconds(flags.timeout, "--timeout"), parse_seconds(flags.linger, "--linger")
     forward = PortForward(frontend, address, limit, linger, report)

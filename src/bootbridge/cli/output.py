@@ -16,6 +16,7 @@ __all__ = [
     "hint_terminal",
     "print_error",
     "print_output",
+    "print_problem",
     "print_warnings",
     "result_terminal",
 ]
@@ -40,6 +41,19 @@ def print_error(*lines: str) -> None:
     transient.erase()
     for line in lines:
         print(for_output(escape_control_characters(line), sys.stderr), file=sys.stderr)
+
+
+def print_problem(*lines: str) -> None:
+    """Writes errors to stderr: one plain line each, or on a terminal marked and wrapped."""
+    transient.end()
+    if not sys.stderr.isatty():
+        print_error(*lines)
+        return
+    from bootbridge.common.terminal.terminal import Mark, Terminal
+
+    terminal = Terminal(sys.stderr)
+    for line in lines:
+        terminal.record([Mark.BAD, line])
 
 
 def print_warnings(program: str, *texts: str) -> None:

@@ -30,8 +30,8 @@ _EXPLANATIONS = {
         "server, no agent",
         "is an agent connected? `bootbridge top`; the server's log has the reason of each strategy",
     ),
-    DialProblem.NO_ROUTE: ("agent to destination", "the agent's machine has no route to it"),
-    DialProblem.REFUSED: ("agent to destination", "nothing listens on that port"),
+    DialProblem.NO_ROUTE: ("agent to endpoint", "the agent's machine has no route to it"),
+    DialProblem.REFUSED: ("agent to endpoint", "nothing listens on that port"),
     DialProblem.FORBIDDEN: (
         "agent",
         "allow it with proxy-agent --allow-destinations; loopback and link-local must be listed",
@@ -41,7 +41,7 @@ _EXPLANATIONS = {
         "the agent resolves the name: give one that it knows, or an address",
     ),
     DialProblem.TIMED_OUT: (
-        "agent to destination",
+        "agent to endpoint",
         "a firewall drops the packets, or the agent is overloaded",
     ),
     DialProblem.OTHER: ("server", "the logs of server and agent have more"),

@@ -11,6 +11,8 @@ from bootbridge.status_page.document import Document, number, text
 from bootbridge.status_page.html import Child, Markup, markup, tag
 from bootbridge.status_page.view import PERIOD_SECONDS, ROWS_PER_PAGE, View
 
+# Longer words may break anywhere; an IPv6 address with its port has at most 47.
+WORD_CHARS_MAX = 47
 GOOD, WARNING, BAD, NEUTRAL = "good", "warning", "bad", "neutral"
 
 
@@ -140,8 +142,12 @@ def count(value: float, *, bad: bool = False, name: str = "") -> Markup:
 
 
 def peer_text(value: str) -> Markup:
-    """Returns text that a peer has chosen, isolated from the direction of the text around it."""
-    return tag("bdi", value)
+    """Returns text that a peer has chosen, isolated from the direction of the text around it.
+
+    A table makes room for its words, but not for one without end.
+    """
+    is_long = max(map(len, value.split()), default=0) > WORD_CHARS_MAX
+    return tag("bdi", value, class_="long" if is_long else None)
 
 
 def moment(time: str) -> Markup:

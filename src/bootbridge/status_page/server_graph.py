@@ -11,7 +11,7 @@ from bootbridge.status_page.document import Document, number, part, rows, text, 
 from bootbridge.status_page.layout import BAD, GOOD, NEUTRAL, WARNING
 from bootbridge.status_page.path_drawing import Edge, Graph, Node, urgency
 from bootbridge.status_page.problems import recent_failures
-from bootbridge.status_page.stalls import Rates, stalled
+from bootbridge.status_page.stalls import Rates, stalled_by_agent, stalled_of
 
 # More would not be readable; the tables have them all.
 AGENTS_DRAWN, DESTINATIONS_DRAWN = 8, 10
@@ -26,12 +26,10 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     failures = recent_failures(status)
     agents = rows(status, "agents")
     failed_by_agent = Counter(text(row, "agent") for row in failures if text(row, "agent"))
-    stalled_by_agent = Counter(
-        text(row, "agent") for row in rows(status, "connections") if stalled(row, rates)
-    )
+    waiting = stalled_by_agent(status, rates)
     ranks = []
     for place, agent in enumerate(agents):
-        kind = urgency(_agent_kind(agent, failed_by_agent, stalled_by_agent))
+        kind = urgency(_agent_kind(agent, failed_by_agent, waiting))
         transferred = number(agent, "bytesToAgent") + number(agent, "bytesFromAgent")
         ranks.append((kind, -number(agent, "routes"), -transferred, place))
         yield
@@ -40,7 +38,7 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     drawn = sorted((agents[place] for place in places), key=lambda agent: text(agent, "id"))
     others = [agent for place, agent in enumerate(agents) if place not in places]
     yield
-    right = [_agent_node(agent, rates, key, failed_by_agent, stalled_by_agent) for agent in drawn]
+    right = [_agent_node(agent, rates, key, failed_by_agent, waiting) for agent in drawn]
     index = {text(agent, "id"): position for position, agent in enumerate(drawn)}
     everywhere = int(number(status, "agentsTotal") or len(agents))
     if everywhere > len(drawn):
@@ -102,7 +100,7 @@ def _callers(status: Document, rates: Rates, failures: list[Document]) -> Node:
 def _agent_kind(agent: Document, failed: Counter[str], waiting: Counter[str]) -> str:
     if failed[text(agent, "id")] or agent.get("silent"):
         return BAD
-    held = number(agent, "stalledConnections") or waiting[text(agent, "id")]
+    held = stalled_of(agent, waiting)
     return WARNING if held or agent.get("draining") or agent.get("retirementReason") else GOOD
 
 
@@ -111,7 +109,7 @@ def _agent_node(
 ) -> Node:
     name = text(agent, "id")
     kind = _agent_kind(agent, failed, waiting)
-    held = max(number(agent, "stalledConnections"), waiting[name])
+    held = stalled_of(agent, waiting)
     state = "draining" if agent.get("draining") else "silent" if agent.get("silent") else ""
     opened = f"{units.integer(number(agent, 'routes'))} open"
     where = text(agent, "node") or text(agent, "address")

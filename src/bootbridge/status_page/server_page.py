@@ -37,7 +37,7 @@ from bootbridge.status_page.problems import (
     shared_problems,
 )
 from bootbridge.status_page.server_graph import server_graph
-from bootbridge.status_page.stalls import Rates, connection_totals
+from bootbridge.status_page.stalls import Rates, connection_totals, stalled_by_agent, stalled_of
 from bootbridge.status_page.tables import shared_sections
 from bootbridge.status_page.view import AGENTS_MAX, PERIOD_SECONDS, ROWS_PER_PAGE, View
 
@@ -183,11 +183,12 @@ def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
     start = view.agents_offset % AGENTS_MAX
     shown = ordered[start : start + ROWS_PER_PAGE]
     now = text(status, "time")
+    waiting = stalled_by_agent(status, rates)
     yield
     listed = yield from table(
         "Connected agents",
         _COLUMNS,
-        (_agent(agent, rates, now) for agent in shown),
+        (_agent(agent, rates, now, stalled_of(agent, waiting)) for agent in shown),
         view=view,
         parameter="agents_sort",
         anchor="agents",
@@ -209,10 +210,10 @@ def _ordered(agents: list[Document], order: str, rates: Rates) -> list[Document]
     return sorted(agents, key=lambda agent: number(agent, key), reverse=True)
 
 
-def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
+def _agent(agent: Document, rates: Rates, now: str, held: int) -> tuple[str, list[Child]]:
     marks = list(_agent_marks(agent))
     node, version = text(agent, "node"), text(agent, "version")
-    queued, held = number(agent, "queuedBytes"), number(agent, "stalledConnections")
+    queued = number(agent, "queuedBytes")
     pending = number(agent, "pendingDials")
     failed = number(agent, "dialsFailed")
     ignored = number(agent, "ignoredIdentifiers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 
 from bootbridge.status_page.document import Document, number, rows, text
@@ -28,3 +29,16 @@ def stalled(connection: Document, rates: Rates) -> bool:
         return False
     direction = "bytesUp" if number(connection, "queuedUp") else "bytesDown"
     return not rates.get(connection_key(connection, direction), 1.0)
+
+
+def stalled_by_agent(status: Document, rates: Rates) -> Counter[str]:
+    """Counts the stalled connections in the document by agent id."""
+    return Counter(text(row, "agent") for row in rows(status, "connections") if stalled(row, rates))
+
+
+def stalled_of(agent: Document, by_agent: Counter[str]) -> int:
+    """Returns an agent's stalled connections.
+
+    The server counts one after 5 s, and of all connections; the document shows it at once, but lists a part.
+    """
+    return max(int(number(agent, "stalledConnections")), by_agent[text(agent, "id")])

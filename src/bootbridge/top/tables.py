@@ -120,12 +120,17 @@ def _outcome(row: DialRow, _rates: RowRates) -> Text:
     return Text(f"✓ {row.outcome}", GOOD) if row.succeeded else Text(f"✗ {row.outcome}", BAD)
 
 
+def _short_reason(row: DialRow) -> str:
+    """Returns the reason without what the row's other column says: its end must not be cut."""
+    return row.reason.removeprefix(f"dial tcp {row.destination}: ")
+
+
 def _reason(row: DialRow) -> str:
-    return ": ".join(filter(None, (row.hop, row.reason)))
+    return ": ".join(filter(None, (row.hop, _short_reason(row))))
 
 
 def _hop_and_reason(row: DialRow) -> Text:
-    return Text.assemble((row.hop, BAD), ": " if row.hop and row.reason else "", row.reason)
+    return Text.assemble((row.hop, BAD), ": " if row.hop and row.reason else "", _short_reason(row))
 
 
 def _tried(row: DialRow) -> str:

@@ -89,6 +89,15 @@ def test_a_bootstrap_that_has_completed_ends_the_watch(host: QuietHost) -> None:
     assert found.result == "The bootstrap has completed; the tunnel was removed."
 
 
+@pytest.mark.parametrize("stage", [SERVER, "konnectivity-agent-apply", "konnectivity-cleanup"])
+def test_a_failed_stage_of_a_completed_bootstrap_does_not_hold_the_watch(host: QuietHost, stage: str) -> None:
+    """bootkube.sh went on after it; nothing is left to wait for."""
+    found = seen(host, START, f"stage start {stage}", f"stage end {stage} failure", GOOD)
+    assert line(found, "bootkube")[0] is WatchState.DONE
+    assert found.result.startswith("The bootstrap has completed")
+    assert found.result.endswith("the tunnel was removed.") == (stage != "konnectivity-cleanup")
+
+
 def test_a_record_that_is_being_written_is_tolerated(host: QuietHost) -> None:
     host.write(f"{RECORDS}/bootkube.json", Asset(b'[{"phase": "serv'))
     assert line(seen(host), "stage certs") == (WatchState.WAITING, "not started")

@@ -14,6 +14,7 @@ import yaml
 from bootbridge.bootstrap.diagnose import check
 from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict, ignition_file, tree
 from bootbridge.bootstrap.ignition import bootkube, inject
+from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
 from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
 from bootbridge.bootstrap.render import node_files
@@ -295,6 +296,26 @@ def test_our_own_image_is_named(tmp_path: Path) -> None:
     results = tree.of_tree(tree.PlannedTree(plan, node_files.node_files(plan)))
     assert "registry.example/b:1" in the("image", results).evidence
     assert not failing(results)
+
+
+@pytest.mark.parametrize(
+    ("release", "verdict", "evidence"),
+    [
+        ("4.9", CheckVerdict.FAIL, "not in the payload of release 4.9"),
+        ("4.12", CheckVerdict.PASS, "4.14 before 2023-12-01: yes: health port closed by nft"),
+        ("4.20", CheckVerdict.PASS, "of the release: 4.14 since 2023-12-01, to 4.22: yes"),
+        ("5.1", CheckVerdict.PASS, "of the release: 4.23, 5.0 and later: yes"),
+    ],
+)
+def test_a_known_release_decides_about_the_payloads_programs(
+    release: str, verdict: CheckVerdict, evidence: str
+) -> None:
+    """Not a list of all releases."""
+    plan = Plan(cloud=CloudSettings(release=release))
+    found = the("image", tree.of_tree(tree.PlannedTree(plan, node_files.node_files(plan))))
+    assert found.verdict is verdict
+    assert found.evidence.endswith(evidence)
+    assert ("--image" in found.fix) == (verdict is CheckVerdict.FAIL)
 
 
 # --- the command

@@ -140,3 +140,33 @@ def test_a_server_that_answered_later_is_not_named() -> None:
     done = record(START, *FAILED_SERVER, f"stage start {SERVER}", f"stage end {SERVER} success", GOOD)
 
     assert analyse({**IMAGE_DONE, "bootkube": done}).sentence == "bootkube.service succeeded."
+
+
+APPLY, END, CLEANUP = (f"konnectivity-{name}" for name in ("agent-apply", "apiserver-end", "cleanup"))
+
+
+def failed_stage(stage: str) -> tuple[str, str]:
+    return f"stage start {stage}", f"stage end {stage} failure"
+
+
+@pytest.mark.parametrize(("stage", "next_stage"), [(APPLY, END), (END, CLEANUP)])
+def test_bootkube_goes_on_after_a_failure_at_the_end(stage: str, next_stage: str) -> None:
+    """Refused objects, or a kube-apiserver that does not end: the next stage runs, nothing has failed yet."""
+    found = analyse(
+        {**IMAGE_DONE, "bootkube": record(START, *failed_stage(stage), f"stage start {next_stage}")}
+    )
+
+    assert not found.failed
+    assert f"still running in stage '{next_stage}'" in found.sentence
+    assert f"Stage '{stage}' failed before" in found.sentence
+
+
+def test_every_tolerated_failure_is_named() -> None:
+    """Each stage once, although bootkube.sh tries the server twice."""
+    stages = (SERVER, SERVER, APPLY, END, CLEANUP)
+    entries = [entry for stage in stages for entry in failed_stage(stage)]
+
+    found = analyse({**IMAGE_DONE, "bootkube": record(START, *entries, GOOD)})
+
+    assert (found.failed, found.succeeded) == (False, True)
+    assert [found.sentence.count(f"Stage '{stage}'") for stage in (SERVER, APPLY, END, CLEANUP)] == [1] * 4

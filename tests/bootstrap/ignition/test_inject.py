@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -524,3 +525,18 @@ def test_the_release_is_that_of_the_installers_channel(channel: str, release: st
     plan = inject.read_plan(Ignition.parse(data, "bootstrap.ign"), "bootstrap.ign")
 
     assert plan.cloud.release == release
+
+
+def released(channel: str) -> bytes:
+    version = f"kind: ClusterVersion\nspec:\n  channel: {channel}\n".encode()
+    return compact(document(files={"/opt/openshift/manifests/cvo-overrides.yaml": version}))
+
+
+def test_a_release_without_the_payloads_programs_needs_an_image() -> None:
+    """Otherwise bootkube.sh would fail on the node, again and again."""
+    with pytest.raises(OperatorError, match=r"not in the payload of release 4\.9") as caught:
+        inject.inject(released("stable-4.9"), lambda plan: plan, NOW, "bootstrap.ign")
+    assert "--image=REFERENCE" in str(caught.value)
+    ours = ProxyImage("bootbridge", "registry.example/b:1")
+    for data, image in ((released("stable-4.9"), ours), (released("stable-4.11"), ProxyImage())):
+        inject.inject(data, lambda plan, image=image: replace(plan, image=image), NOW, "bootstrap.ign")

@@ -44,11 +44,39 @@ RUNS = {
             )
         },
     ),
+    "files": Run(
+        runs.files,
+        needs=("tmux",),
+        pictures={
+            "render.svg": (
+                "src/bootbridge/cli/render.py",
+                "src/bootbridge/bootstrap/render/output_directory.py",
+                *LOOK,
+            ),
+            "inject.svg": (
+                *(f"src/bootbridge/cli/{name}.py" for name in ("inject", "check")),
+                *(
+                    f"src/bootbridge/bootstrap/diagnose/check/{name}.py"
+                    for name in ("ignition_file", "result", "tree")
+                ),
+                *LOOK,
+            ),
+            "firewall.svg": (
+                "src/bootbridge/cli/firewall.py",
+                "src/bootbridge/bootstrap/firewall/gcp.py",
+                *LOOK,
+            ),
+            "certs.svg": (*(f"src/bootbridge/cli/{name}.py" for name in ("certs", "certs_report")), *LOOK),
+            "image.svg": ("src/bootbridge/cli/image.py", *LOOK),
+            "node.svg": ("src/bootbridge/cli/node.py", *LOOK),
+        },
+    ),
     "tunnel": Run(
         runs.tunnel,
         needs=("root", "tmux", "chromium"),
         pictures={
             "top.svg": (*(f"src/bootbridge/top/{name}.py" for name in ("layout", "tables", "text", "view")),),
+            "dial.svg": (*(f"src/bootbridge/cli/{name}.py" for name in ("dial", "frontend_flags")), *LOOK),
             **dict.fromkeys(runs.PAGES, PAGE),
         },
     ),

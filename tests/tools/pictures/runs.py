@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bootbridge.trust.authority import Authority
 from tests.tools.pictures.terminal_session import TerminalSession
 from tests.tools.pictures.terminal_svg import render
 
@@ -35,6 +37,54 @@ def demo(folder: Path) -> Pictures:
     with TerminalSession(folder, columns=COLUMNS) as terminal:
         terminal.run(command)
         yield "demo.svg", _svg(terminal.output(), command)
+
+
+# Commands that need neither a cluster nor a tunnel, for each picture; one after the other in one directory.
+FILE_COMMANDS = {
+    "render.svg": ["bootbridge render --output tunnel --install-config install-config.yaml"],
+    "inject.svg": ["bootbridge inject bootstrap.ign", "bootbridge check bootstrap.ign"],
+    "firewall.svg": [
+        "bootbridge firewall show --install-config install-config.yaml --infra-id test-x7k2p",
+        "bootbridge firewall create --install-config install-config.yaml --infra-id test-x7k2p",
+    ],
+    "certs.svg": [
+        "bootbridge certs create --server-name 192.0.2.10 --agent worker-1=192.0.2.11,10.128.2.0/23",
+        "bootbridge certs show",
+    ],
+    "image.svg": ["bootbridge image build --plain"],
+    "node.svg": ["bootbridge node secret --out init-secret", "bootbridge node status --config node.yaml"],
+}
+INSTANCE_YAML = """\
+self: {name: node2, role: worker, addresses: [192.0.2.12]}
+peers: [{name: node1, role: control-plane, addresses: [192.0.2.10]}]
+"""
+
+
+def files(folder: Path) -> Pictures:
+    """What is written before a bootstrap: files, certificates, an image, secrets."""
+    from tests.support.bootkube_scripts import script
+    from tests.support.ignition_documents import INSTALL_CONFIG, compact, document
+
+    (folder / "install-config.yaml").write_text(INSTALL_CONFIG)
+    (folder / "bootstrap.ign").write_bytes(compact(document(script("4.22"))))
+    (folder / "node.yaml").write_text(json.dumps(_node_configuration(folder)))
+    (folder / "instance.yaml").write_text(INSTANCE_YAML)
+    for name, commands in FILE_COMMANDS.items():
+        with TerminalSession(folder, columns=COLUMNS) as terminal:
+            for command in commands:
+                terminal.run(command, seconds=300)
+            yield name, _svg(terminal.output(), commands[0])
+
+
+def _node_configuration(folder: Path) -> dict[str, object]:
+    authority = Authority.create("instances")
+    authority.write(folder, "ca")
+    authority.issue_server(["node2"]).write(folder, "node2")
+    return {
+        "metadata": {"static": {"file": str(folder / "instance.yaml")}},
+        "evidence": {"x509": {"certificate": str(folder / "node2.crt"), "key": str(folder / "node2.key")}},
+        "joinService": {"evidence": {"x509": {"cas": (folder / "ca.crt").read_text()}}},
+    }
 
 
 def lab(folder: Path) -> Pictures:
@@ -77,7 +127,7 @@ table inet firewall {
 def tunnel(folder: Path) -> Pictures:
     """A server with three agents under load: `bootbridge top`, and the status page."""
     from tests.support.chromium import Chromium
-    from tests.tools.pictures.loaded_tunnel import loaded_tunnel
+    from tests.tools.pictures.loaded_tunnel import REFUSED, loaded_tunnel
 
     with loaded_tunnel(folder) as running:
         with running.entered():
@@ -92,6 +142,10 @@ def tunnel(folder: Path) -> Pictures:
             terminal.press("q")
             for name, (width, scheme, last) in PAGES.items():
                 yield name, _page(browser, running.admin(), width, scheme, last)
+        with running.entered(), TerminalSession(folder, columns=COLUMNS) as terminal:
+            command = f"bootbridge dial --socket proxy.sock {REFUSED}"
+            terminal.run(command)
+            yield "dial.svg", _svg(terminal.output(), command)
 
 
 def _page(browser: Chromium, url: str, width: int, scheme: str, last: str) -> bytes:

@@ -58,12 +58,12 @@ def observe(context: InstallContext) -> Observation:
     """Looks at everything once, without waiting."""
     found = status.inspect(context)
     served = _server_status(context)
-    analysis, stages = _stages(context)
+    completed, stages = _stages(context)
     lines = [*stages, *_resources(found), _server(found), *_agents(context, found, served), *_dials(served)]
     if found.works:
         result = "The tunnel is ready."
     else:
-        result = "The bootstrap has completed; the tunnel was removed." if analysis else ""
+        result = f"The bootstrap has completed; {_end_of_tunnel(context, stages)}." if completed else ""
     return Observation(tuple(lines), found.works, result)
 
 
@@ -80,7 +80,7 @@ def _stages(context: InstallContext) -> tuple[bool, list[WatchLine]]:
         if (data := context.host.read(f"{RECORDS}/{service}.json")) is not None
     }
     found = analyse(records)
-    succeeded = found.sentence == "bootkube.service succeeded."
+    succeeded = found.succeeded and found.service == "bootkube"
     entries = _last_run(records.get("bootkube", b""))
     ended = sum(each.get("phase") == "stage end" for each in entries)
     state = WatchState.FAILED if found.failed else WatchState.DONE if succeeded else WatchState.RUNNING
@@ -93,7 +93,7 @@ def _stages(context: InstallContext) -> tuple[bool, list[WatchLine]]:
 
 def _stage(stage: str, entries: list[_Json]) -> WatchLine:
     own = [each for each in entries if each.get("stage") == stage]
-    title = f"stage {stage.removeprefix('konnectivity-')}"
+    title = _title(stage)
     if not own:
         return WatchLine(title, WatchState.WAITING, "not started")
     last = own[-1]
@@ -103,6 +103,16 @@ def _stage(stage: str, entries: list[_Json]) -> WatchLine:
         reason = str(last.get("errorMessage") or "").strip().rpartition("\n")[2]
         return WatchLine(title, WatchState.FAILED, f"failed: {reason}" if reason else "failed")
     return WatchLine(title, WatchState.DONE, "succeeded")
+
+
+def _end_of_tunnel(context: InstallContext, stages: list[WatchLine]) -> str:
+    if any(line.state is WatchState.FAILED for line in stages if line.title == _title(BootkubeStage.CLEANUP)):
+        return f"the tunnel is not removed completely: see {context.plan.paths.receipt}"
+    return "the tunnel was removed"
+
+
+def _title(stage: str) -> str:
+    return f"stage {stage.removeprefix('konnectivity-')}"
 
 
 def _last_run(data: bytes) -> list[_Json]:

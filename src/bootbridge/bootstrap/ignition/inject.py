@@ -16,7 +16,7 @@ import yaml
 
 from bootbridge.bootstrap.ignition import bootkube, injection_record, preflight
 from bootbridge.bootstrap.ignition.document import Ignition, apply_splices
-from bootbridge.bootstrap.plan import install_config
+from bootbridge.bootstrap.plan import install_config, payload_programs
 from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
 from bootbridge.bootstrap.plan.plan import Flavour, IPAddress, Plan
 from bootbridge.bootstrap.render import node_files
@@ -59,6 +59,7 @@ def inject(
     if plan.flavour is not Flavour.OPENSHIFT:
         hint = "only OpenShift has a bootstrap.ign; use render or up"
         raise OperatorError(f"not supported: {plan.flavour}", subject="--flavour", hint=hint)
+    payload_programs.raise_if_missing(plan)
     tree = dict(node_files.node_files(plan))
     tree |= {path: asset for path, asset in (changed or {}).items() if path in tree}
     text = _edited(original, plan, tree)

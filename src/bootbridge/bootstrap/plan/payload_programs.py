@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from bootbridge.bootstrap.plan.plan import Plan, Protocol
+from bootbridge.bootstrap.plan.plan import PAYLOAD_IMAGE_NAME, Plan, Protocol
+from bootbridge.errors import OperatorError
 
+Release = tuple[int, int]
 Family = Literal["IPv4", "IPv6", "dual stack"]
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6", "dual stack")
 # Left out if the image does not know them; every other flag is required. Without the first, the health port
@@ -28,6 +30,8 @@ class PayloadPrograms:
     """Holds the facts about the programs of a range of releases."""
 
     releases: str
+    since: Release
+    until: Release
     snapshot: str  # of upstream's sources; empty: not in the payload
     optional_flags: tuple[str, ...] = OPTIONAL_FLAGS  # that they know
     agent_end: str = ""  # at SIGTERM
@@ -57,11 +61,15 @@ FIRST_RELEASE = "4.11"
 PAYLOAD_PROGRAMS = (
     PayloadPrograms(
         "4.1 to 4.10",
+        since=(4, 1),
+        until=(4, 10),
         snapshot="",
         evidence="the build data of these releases define no such image",
     ),
     PayloadPrograms(
         "4.11 to 4.13, and 4.14 before 2023-12-01",
+        since=(4, 11),
+        until=(4, 14),
         snapshot="2022, v0.0.3x",
         optional_flags=(),
         agent_end="at once",
@@ -69,12 +77,16 @@ PAYLOAD_PROGRAMS = (
     ),
     PayloadPrograms(
         "4.14 since 2023-12-01, to 4.22",
+        since=(4, 14),
+        until=(4, 22),
         snapshot="2023-10-20, between v0.28 and v0.29",
         agent_end="at once",
         evidence="the payload's programs of 4.14 and 4.20 were run; only dependencies differ in between",
     ),
     PayloadPrograms(
         "4.23, 5.0 and later",
+        since=(4, 23),
+        until=(99, 0),
         snapshot="2026-06-12, v0.36 and 8 changes",
         agent_end="when its grace period is over",
         evidence="the payload's programs of main were run; tested: upstream v0.36.0",
@@ -98,6 +110,19 @@ def support(programs: PayloadPrograms, *, ours: bool, family: Family) -> Support
         *([ONE_ADDRESS] if family == "dual stack" else []),
     ]
     return Support(True, ", ".join(remarks))
+
+
+def programs_of(release: Release | None) -> tuple[PayloadPrograms, ...]:
+    """Returns the programs that a release can have; all, if the release is not known."""
+    return tuple(each for each in PAYLOAD_PROGRAMS if release is None or each.since <= release <= each.until)
+
+
+def raise_if_missing(plan: Plan) -> None:
+    """Raises OperatorError if the plan's release is known, and its payload has no programs."""
+    if plan.image.from_payload and not any(each.exist for each in programs_of(plan.cloud.minor_release)):
+        text = f"{PAYLOAD_IMAGE_NAME} is not in the payload of release {plan.cloud.release}"
+        hint = f"give --image=REFERENCE; payloads have it since {FIRST_RELEASE}"
+        raise OperatorError(text, subject="--image", hint=hint)
 
 
 def family_of(plan: Plan) -> Family:

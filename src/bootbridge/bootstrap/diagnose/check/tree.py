@@ -40,6 +40,7 @@ from bootbridge.bootstrap.plan import payload_programs, record
 from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, PAYLOAD_IMAGE_NAME, Flavour, IPNetwork, Plan
 from bootbridge.bootstrap.render import egress_selector, node_files, output_directory
 from bootbridge.common.files import Tree
+from bootbridge.errors import OperatorError
 
 HOOKS = ("bootbridge_setup", "bootbridge_manifests", "bootbridge_cleanup")
 # Reserved by OVN-Kubernetes in its default configuration.
@@ -229,6 +230,10 @@ def _image(subject: PlannedTree) -> CheckResult:
     script = subject.data(subject.plan.paths.hook_script)
     if PAYLOAD_IMAGE_NAME.encode() not in script:
         return failed(f"the script does not look up {PAYLOAD_IMAGE_NAME} in the release", RENDER_AGAIN)
+    try:
+        payload_programs.raise_if_missing(subject.plan)
+    except OperatorError as error:
+        return failed(str(error.args[0]), error.hint)
     return passed(f"{PAYLOAD_IMAGE_NAME} of the release: {_supported_releases(subject.plan)}")
 
 
@@ -236,7 +241,7 @@ def _supported_releases(plan: Plan) -> str:
     family = payload_programs.family_of(plan)
     found = (
         (programs.releases, payload_programs.support(programs, ours=False, family=family))
-        for programs in payload_programs.PAYLOAD_PROGRAMS
+        for programs in payload_programs.programs_of(plan.cloud.minor_release)
     )
     return "; ".join(f"{releases}: {support}" for releases, support in found)
 

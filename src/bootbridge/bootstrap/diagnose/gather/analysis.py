@@ -26,6 +26,8 @@ OUR_STAGES = {
 # After a failure of these stages bootkube.sh goes on.
 TOLERATED_STAGES = {
     BootkubeStage.SERVER: "the bootstrap goes on without the tunnel, the kube-apiserver dials directly",
+    BootkubeStage.AGENT_APPLY: "the receipt has the API server's reason",
+    BootkubeStage.APISERVER_END: "bootbridge-cleanup-retry.service removes it later",
     BootkubeStage.CLEANUP: "the receipt lists what remains",
 }
 OTHER_STAGES = {
@@ -47,6 +49,7 @@ class Analysis:
     error_line: str = ""
     error_message: str = ""
     failed: bool = False
+    succeeded: bool = False  # also if a stage failed after which bootkube.sh goes on
 
     def document(self) -> dict[str, Any]:
         return {
@@ -96,9 +99,13 @@ def _of_service(service: str, entries: list[dict[str, Any]]) -> Analysis:
         return Analysis(f"{service}.service has never run, or its record is invalid.", service, failed=True)
     tolerated = [index for index in range(len(entries)) if _is_tolerated(entries, index)]
     rest = [each for index, each in enumerate(entries) if index not in tolerated]
-    # A stage whose last attempt succeeded needs no mention.
-    open_failures = [entries[index] for index in tolerated if not _started_again(entries, entries[index])]
-    return _with_tolerated(_of_entries(service, rest), open_failures[-1:])
+    # A stage whose last attempt succeeded needs no mention; the last failure of each other stage is enough.
+    open_failures = {
+        entries[index]["stage"]: entries[index]
+        for index in tolerated
+        if not _started_again(entries, entries[index])
+    }
+    return _with_tolerated(_of_entries(service, rest), list(open_failures.values()))
 
 
 def _is_tolerated(entries: list[dict[str, Any]], index: int) -> bool:
@@ -121,7 +128,7 @@ def _with_tolerated(found: Analysis, failures: list[dict[str, Any]]) -> Analysis
 def _of_entries(service: str, entries: list[dict[str, Any]]) -> Analysis:
     last = entries[-1]
     if last.get("phase") in ("service end", "post-command end") and last.get("result") == "success":
-        return Analysis(f"{service}.service succeeded.", service)
+        return Analysis(f"{service}.service succeeded.", service, succeeded=True)
     failure = next((each for each in reversed(entries) if each.get("result") == "failure"), None)
     if failure is None or _started_again(entries, failure):
         return _in_progress(service, entries)
