@@ -1,8 +1,13 @@
-"""What admissions saw during each step of a migration, as JSON and as the table of docs/migration.md."""
+"""What admissions saw during each step of a migration, as JSON and as a table.
+
+`make e2e E2E=tests/e2e/migration` measures, `python -m tests.e2e.migration.step_results --write` writes the
+table of that run into docs/migration.md.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,8 +15,11 @@ from typing import Any
 
 from tests.lab.admission_load import AdmissionResult
 from tests.support.process_program import ROOT
+from tests.tools.generated_section import replaced
 
 JSON, MARKDOWN = ROOT / "build" / "migration.json", ROOT / "build" / "migration.md"
+DOCUMENT = ROOT / "docs" / "migration.md"
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 CUT, NO_SERVER, NO_AGENT, TIMED_OUT, OTHER = (
     "cut during the call",
@@ -116,3 +124,7 @@ def table(documents: Iterable[dict[str, Any]]) -> list[str]:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), BEGIN, END, MARKDOWN.read_text()))
