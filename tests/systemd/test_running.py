@@ -15,6 +15,9 @@ from tests.support.not_run import not_run
 from tests.support.process_program import until
 from tests.support.systemd import PREFIX, UNITS, RunningSystemd, missing, running_systemd
 
+# One systemd for all of them.
+pytestmark = pytest.mark.xdist_group("systemd")
+
 SERVER, AGENT, NODE = (f"bootbridge-{name}.service" for name in ("server", "agent", "node"))
 RENEW, TIMER = "bootbridge-node-renew.service", "bootbridge-node-renew.timer"
 SOCKET = "/run/bootbridge-server/server.sock"

@@ -28,6 +28,8 @@ CUT, NO_SERVER, NO_AGENT, TIMED_OUT, OTHER = (
     "timed out",
     "another error",
 )
+# What every replacement of a server causes, until the next one listens and has an agent.
+OUTAGE = {CUT, NO_SERVER, NO_AGENT}
 # Parts of the kube-apiserver's message. A dial error names the socket; an HTTP 500 is the answer of a server
 # without agents, of Konnectivity's as of ours.
 _TEXTS = (
@@ -96,8 +98,16 @@ class StepResults:
 
     steps: list[StepResult] = field(default_factory=list)
 
-    def of(self, step: str) -> list[StepResult]:
-        return [each for each in self.steps if each.step == step]
+    def reasons_beyond(self, step: str, measure: str) -> dict[str, set[str]]:
+        """Returns why admissions failed in a step, by protocol, for reasons that `measure` did not have.
+
+        The reasons of an outage always count as had: which of them a stream meets depends on the moment.
+        """
+        had = {each.protocol: set(each.kinds) | OUTAGE for each in self.steps if each.step == measure}
+        found = {
+            each.protocol: set(each.kinds) - had[each.protocol] for each in self.steps if each.step == step
+        }
+        return {protocol: kinds for protocol, kinds in found.items() if kinds}
 
     def write(self) -> None:
         JSON.parent.mkdir(parents=True, exist_ok=True)
