@@ -21,6 +21,7 @@ pytestmark = pytest.mark.xdist_group("systemd")
 SERVER, AGENT, NODE = (f"bootbridge-{name}.service" for name in ("server", "agent", "node"))
 RENEW, TIMER = "bootbridge-node-renew.service", "bootbridge-node-renew.timer"
 SOCKET = "/run/bootbridge-server/server.sock"
+AUDIT_LOG = "/var/log/bootbridge-server/audit.jsonl"
 # The agent's own health port, as a destination.
 DESTINATION = "127.0.0.1:8093"
 NODE_YAML = b"""\
@@ -52,7 +53,10 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystemd
                 owner = f"bootbridge-{program}" if name.endswith(".key") else "root"
                 data = (certificates / name).read_bytes()
                 systemd.write(f"/etc/bootbridge/{program}/{name}", data, mode, owner)
-        systemd.write("/etc/bootbridge/server.env", (UNITS / "server.env").read_bytes())
+        server = (UNITS / "server.env").read_text()
+        assert f"#   --audit-log={AUDIT_LOG}" in server
+        server = server.replace("--mode=", f"--audit-log={AUDIT_LOG} --mode=", 1)
+        systemd.write("/etc/bootbridge/server.env", server.encode())
         agent = (UNITS / "agent.env").read_text().replace("192.0.2.10", "127.0.0.1", 1)
         allowed = f"--health-server-host=127.0.0.1 --allow-destinations={DESTINATION.replace(':', '/32:')}"
         changed = agent.replace("--health-server-host=127.0.0.1", allowed)
@@ -82,8 +86,9 @@ def wait_for_tunnel(systemd: RunningSystemd) -> None:
 
 
 def test_a_call_goes_through_the_tunnel(tunnel: RunningSystemd) -> None:
-    """The socket, the keys, TLS between the two and the dial work inside of both sandboxes."""
+    """The socket, the keys, TLS, the dial and the audit log work inside of both sandboxes."""
     wait_for_tunnel(tunnel)
+    until(lambda: DESTINATION in tunnel.run("cat", AUDIT_LOG), "the call is in the audit log")
 
 
 @pytest.mark.parametrize("unit", [SERVER, AGENT])
