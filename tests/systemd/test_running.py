@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bootbridge.cli.node import CONFIGURATION
+from bootbridge.join_api.instance import Role
 from bootbridge.node.init.messages import INIT_PORT
-from bootbridge.node.lock.node_state import STATE
+from bootbridge.node.lock.node_state import STATE, FileNodeStateStore, NodeState
+from bootbridge.node.node_paths import SERVING
 from bootbridge.trust import init_secret
 from bootbridge.trust.certificate_directory import CertificateDirectory, CertificateRequest
 from tests.support.not_run import not_run
@@ -62,6 +65,7 @@ def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystemd
         changed = agent.replace("--health-server-host=127.0.0.1", allowed)
         assert agent != changed
         systemd.write("/etc/bootbridge/agent.env", changed.encode())
+        systemd.write(CONFIGURATION, NODE_YAML)
         yield systemd
 
 
@@ -128,7 +132,6 @@ def test_the_node_bootstrapper_waits_for_an_init(systemd: RunningSystemd) -> Non
         f"self: {{name: node1, role: control-plane, addresses: [127.0.0.1]}}\ninitSecretHash: {hashed}\n"
     )
     systemd.write("/etc/bootbridge/instance.yaml", instance.encode())
-    systemd.write(CONFIGURATION, NODE_YAML)
     systemd.systemctl("enable", "--now", NODE)
     listening = ["ss", "--listening", "--tcp", "--no-header", "sport", "=", f":{INIT_PORT}"]
     try:
@@ -149,3 +152,17 @@ def test_renewal_waits_until_the_instance_is_a_node(systemd: RunningSystemd) -> 
     systemd.systemctl("start", RENEW)
     assert systemd.value(RENEW, "ConditionTimestamp")
     assert systemd.value(RENEW, "ConditionResult") == "no"
+
+
+def test_a_certificate_that_is_not_due_is_left_alone(systemd: RunningSystemd, tmp_path: Path) -> None:
+    """State, run directory, configuration and key are accessible in the sandbox of the renewal."""
+    own = tmp_path / "state.json"
+    FileNodeStateStore(own).save(NodeState(Role.WORKER, "node1", b"\xaa" * 32))
+    systemd.write(str(STATE), own.read_bytes(), "0600")
+    pair = systemd.run("cat", "/etc/bootbridge/server/server.crt", "/etc/bootbridge/server/server.key")
+    systemd.write(SERVING, pair.encode(), "0600")
+    systemd.systemctl("start", RENEW)
+    assert systemd.value(RENEW, "ConditionResult") == "yes"
+    assert systemd.value(RENEW, "Result") == "success", systemd.log
+    assert systemd.value(RENEW, "ExecMainStartTimestamp")
+    assert systemd.run("cat", SERVING) == pair
