@@ -136,3 +136,27 @@ def test_the_files_work_for_mutual_tls(capsys: pytest.CaptureFixture[str]) -> No
         except ssl.SSLWantReadError:
             continue
     assert ends[1].getpeercert()
+
+
+def test_no_command_writes_to_an_existing_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever flags it has: a key may be the only copy, and programs that use it would stop working."""
+    assert run("create", "--agent", "worker-1", "--frontend") == 0
+    keys = sorted(Path("certs").glob("*.key"))
+    assert len(keys) == 5
+
+    def state() -> list[tuple[int, int, bytes]]:
+        return [(each.stat().st_ino, each.stat().st_mtime_ns, each.read_bytes()) for each in keys]
+
+    before = state()
+    for words in (
+        ["create", "--key", "rsa-2048"],
+        ["create", "--server-name", "other.example", "--agent", "worker-1=192.0.2.9", "--frontend"],
+        ["renew", "--force", "--validity", "30d"],
+        ["renew", "--ca"],
+    ):
+        assert run(*words) == 0
+        assert state() == before, words
+    for each in keys:
+        each.with_suffix(".crt").unlink()
+    assert run("create", "--agent", "worker-1", "--frontend", "--key", "rsa-2048") == 0
+    assert state() == before

@@ -226,13 +226,21 @@ def test_an_upgrade_replaces_all_agents_and_loses_no_dial(installation: Installa
     failed_before = sum(installation.server_metric(node, "dial_failure_count") for node in CONTROL_PLANES)
     with longer_webhook_timeout(cluster), admission_load(cluster, LONG_WEBHOOK_SECONDS) as calls:
         repository, _, tag = NEXT_IMAGE.rpartition(":")
-        installation.chart("upgrade", image={"repository": repository, "tag": tag}, drainSeconds=5)
+        installation.chart(
+            "upgrade",
+            image={"repository": repository, "tag": tag},
+            drainSeconds=5,
+            networkPolicy={"enabled": True},
+            metrics={"service": {"enabled": True}},
+        )
         cluster.rolled_out(NAMESPACE, DAEMON_SET)
         cluster.until(lambda: not old & set(cluster.kubectl("get", *pods).stdout.split()), "old agents end")
         since = calls.results[0].at
     container = installation.daemon_set()["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == NEXT_IMAGE
     assert "--drain-timeout=5s" in container["args"]
+    kinds = ("PodDisruptionBudget", "NetworkPolicy", "Service")
+    assert {f"{kind} {NAMESPACE}/{DAEMON_SET}" for kind in kinds} <= all_objects(cluster)
     failed = sum(installation.server_metric(node, "dial_failure_count") for node in CONTROL_PLANES)
     assert failed == failed_before
     assert calls.failed(since) == []

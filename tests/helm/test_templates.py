@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -144,6 +145,21 @@ def test_the_values_of_permanent_servers_fit_the_chart(plan: PermanentPlan) -> N
         assert [token["audience"] for token in tokens] == [plan.token_audience]
     else:
         assert ["audience" in token for token in tokens] == [False] * plan.prove_nodes
+
+
+README_VALUES = re.findall(r"```yaml\n(.*?)```", chart_reference.DOCUMENT.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", README_VALUES, ids=["certificates", "tokens"])
+def test_the_values_of_the_readme_are_accepted(text: str) -> None:
+    """Complete as they are: without the values that the other tests add."""
+    done = helm.helm("template", helm.RELEASE, str(helm.CHART), values=yaml.safe_load(text))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_refusal_of_the_readme_is_the_real_one() -> None:
+    done = helm.template({"servers": {"hosts": ["192.0.2.5:8132"]}})
+    assert done.stderr.splitlines()[0].partition("Error: ")[2] in chart_reference.DOCUMENT.read_text()
 
 
 def test_notes_name_the_next_command() -> None:

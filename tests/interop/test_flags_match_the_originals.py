@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +11,13 @@ from bootbridge.cli import agent, server
 from bootbridge.cli.agent_flags import FLAGS as AGENT_FLAGS
 from bootbridge.cli.pflags import FlagSet
 from bootbridge.cli.server_flags import FLAGS as SERVER_FLAGS
+from tests.support.help_pages import KLOG_KINDS, Shown, flags_of_the_original, original
 
 pytestmark = pytest.mark.interop
 
-PEERS = Path(os.environ.get("BOOTBRIDGE_PEERS") or Path(__file__).parents[2] / "build" / "peers")
 PROGRAMS = {"proxy-server": SERVER_FLAGS, "proxy-agent": AGENT_FLAGS}
 COMMANDS = {"proxy-server": server.main, "proxy-agent": agent.main}
 
-# How the originals name the kinds of values that klog brings, in our words.
-KLOG_KINDS = {"Level": "level", "moduleSpec": "string", "traceLocation": "string"}
 # We take several hosts where the original takes one; a single one reads the same.
 # Newer originals check the agent's selector while reading flags, as we do.
 WIDER_KINDS = {
@@ -63,38 +58,6 @@ OURS_ALONE = {
 RANDOM_DEFAULTS = {"server-id", "agent-id"}
 
 
-@dataclass(frozen=True)
-class Shown:
-    """One flag as the help of an original shows it."""
-
-    name: str
-    kind: str
-    default: str
-
-
-def original(program: str) -> str:
-    path = PEERS / program
-    if path.exists():
-        return str(path)
-    reason = f"{path} is missing: build it with 'make peers'"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def shown_flags(program: str) -> dict[str, Shown]:
-    page = subprocess.run(
-        [original(program), "--help"], capture_output=True, text=True, check=True, timeout=30
-    ).stdout
-    line = re.compile(r"^ +(?:-\w, )?--([a-z][a-z0-9-]*)(?: (\S+))? {2,}(.*)$", re.MULTILINE)
-    flags = {}
-    for name, kind, text in line.findall(page):
-        default = re.search(r"\(default ([^)]*)\)$", text)
-        flags[name] = Shown(name, kind, default[1].strip('"') if default else "")
-    assert len(flags) > 40, page
-    return flags
-
-
 def our_flags(flags: FlagSet) -> dict[str, Shown]:
     return {flag.name: _as_shown(flag.name, flags) for flag in flags}
 
@@ -109,7 +72,7 @@ def _as_shown(name: str, flags: FlagSet) -> Shown:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_flag_of_the_original_is_ours_too(program):
     """And we add none but those listed here."""
-    theirs, ours = shown_flags(program), our_flags(PROGRAMS[program])
+    theirs, ours = flags_of_the_original(program), our_flags(PROGRAMS[program])
     assert set(theirs) - {"help"} - set(ours) == set()
     assert set(ours) - set(theirs) == OURS_ALONE[program]
 
@@ -117,7 +80,7 @@ def test_every_flag_of_the_original_is_ours_too(program):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kinds_and_defaults_are_the_originals(program):
     """A manifest that leaves a flag out means the same to both."""
-    theirs, ours = shown_flags(program), our_flags(PROGRAMS[program])
+    theirs, ours = flags_of_the_original(program), our_flags(PROGRAMS[program])
     for name in set(theirs) & set(ours):
         their_kind = KLOG_KINDS.get(theirs[name].kind, theirs[name].kind)
         assert (their_kind, ours[name].kind) == WIDER_KINDS[program].get(name, (their_kind,) * 2), name

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from tests.tools.generated_section import replaced
+
 CHART = Path(__file__).parents[2] / "deploy/helm/bootbridge"
 DOCUMENT = CHART / "README.md"
 BEGIN, END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
@@ -65,9 +67,7 @@ def table() -> str:
 
 def updated(text: str) -> str:
     """Returns the README with the table of values.yaml."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{table()}{END}{after}"
+    return replaced(text, BEGIN, END, table())
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from bootbridge.bootstrap.plan import payload_programs
+from tests.tools.generated_section import replaced
 
 DOCUMENT = Path(__file__).parents[2] / "docs/install.md"
 BEGIN, END = "<!-- payload matrix: begin -->\n", "<!-- payload matrix: end -->\n"
@@ -16,9 +17,7 @@ BEGIN, END = "<!-- payload matrix: begin -->\n", "<!-- payload matrix: end -->\n
 
 def updated(text: str) -> str:
     """Returns the document with the matrix of the table."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{payload_programs.matrix()}{END}{after}"
+    return replaced(text, BEGIN, END, payload_programs.matrix())
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:

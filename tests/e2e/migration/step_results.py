@@ -1,8 +1,13 @@
-"""What admissions saw during each step of a migration, as JSON and as the table of docs/migration.md."""
+"""What admissions saw during each step of a migration, as JSON and as a table.
+
+`make e2e E2E=tests/e2e/migration` measures, `python -m tests.e2e.migration.step_results --write` writes the
+table of that run into docs/migration.md.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,8 +15,11 @@ from typing import Any
 
 from tests.lab.admission_load import AdmissionResult
 from tests.support.process_program import ROOT
+from tests.tools.generated_section import replaced
 
 JSON, MARKDOWN = ROOT / "build" / "migration.json", ROOT / "build" / "migration.md"
+DOCUMENT = ROOT / "docs" / "migration.md"
+BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
 CUT, NO_SERVER, NO_AGENT, TIMED_OUT, OTHER = (
     "cut during the call",
@@ -20,6 +28,8 @@ CUT, NO_SERVER, NO_AGENT, TIMED_OUT, OTHER = (
     "timed out",
     "another error",
 )
+# What every replacement of a server causes, until the next one listens and has an agent.
+OUTAGE = {CUT, NO_SERVER, NO_AGENT}
 # Parts of the kube-apiserver's message. A dial error names the socket; an HTTP 500 is the answer of a server
 # without agents, of Konnectivity's as of ours.
 _TEXTS = (
@@ -88,8 +98,16 @@ class StepResults:
 
     steps: list[StepResult] = field(default_factory=list)
 
-    def of(self, step: str) -> list[StepResult]:
-        return [each for each in self.steps if each.step == step]
+    def reasons_beyond(self, step: str, measure: str) -> dict[str, set[str]]:
+        """Returns why admissions failed in a step, by protocol, for reasons that `measure` did not have.
+
+        The reasons of an outage always count as had: which of them a stream meets depends on the moment.
+        """
+        had = {each.protocol: set(each.kinds) | OUTAGE for each in self.steps if each.step == measure}
+        found = {
+            each.protocol: set(each.kinds) - had[each.protocol] for each in self.steps if each.step == step
+        }
+        return {protocol: kinds for protocol, kinds in found.items() if kinds}
 
     def write(self) -> None:
         JSON.parent.mkdir(parents=True, exist_ok=True)
@@ -116,3 +134,7 @@ def table(documents: Iterable[dict[str, Any]]) -> list[str]:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
+    DOCUMENT.write_text(replaced(DOCUMENT.read_text(), BEGIN, END, MARKDOWN.read_text()))
