@@ -23,7 +23,7 @@ INTERPRETERS ?=
 WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser and not helm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-check compiled compiled-test pictures sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-check test-debian12 test-debian13 test-debian14 compiled compiled-test pictures sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -124,6 +124,11 @@ release: $(VENV)/.ready ## build all files of a release from HEAD into build/rel
 
 release-check: $(VENV)/.ready ## build the release twice, in two clones, and compare the bytes
 	@$(BIN)/python -m release check $(INTERPRETERS:%=--python %)
+
+# 12 and 13: the stable releases; 14: the coming one. Their Pythons: 3.11, 3.13, 3.14.
+test-debian12 test-debian13 test-debian14: test-debian%: ## as a newcomer: demo, tests and pip install on a fresh Debian with Python and make only (as root)
+	@{ peers/packages debootstrap=debootstrap unshare=util-linux git=git && $(PYTHON) -m tests.debian $*; } || { rc=$$?; \
+		[ $$rc = 3 ] && [ "$$CI" != true ] && echo 'NOT RUN: $@ (see above)' && exit 0; exit $$rc; }
 
 $(COMPILED)/.ready: $(COMPILED)/.wheel requirements/dev.lock
 	@test -x $(COMPILED)/bin/pip || $(PYTHON) -m venv $(COMPILED)
