@@ -145,7 +145,7 @@ def test_key_files_are_recognised_by_name() -> None:
     ],
 )
 def test_an_adversarial_megabyte_takes_less_than_ten_seconds(filler: bytes) -> None:
-    """The time grows linearly with the size, for any input."""
-    start = time.monotonic()
+    """The CPU time, so that other work on the machine does not count, grows linearly with the size."""
+    start = time.process_time()
     Redactor().clean(filler * ((1 << 20) // len(filler)))
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10

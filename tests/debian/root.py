@@ -25,7 +25,8 @@ NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 # How this machine reaches Debian's mirror and the Python registry, in files and variables.
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 NETWORK_FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.conf"), CERTIFICATES)
-VARIABLES = re.compile(r"PIP_.*|(https?|no)_proxy|(HTTPS?|NO)_PROXY|SSL_CERT_FILE|SSL_CERT_DIR")
+# Not a directory with packages: the root does not have it.
+VARIABLES = re.compile(r"PIP_(?!FIND_LINKS).*|(https?|no)_proxy|(HTTPS?|NO)_PROXY|SSL_CERT_FILE|SSL_CERT_DIR")
 APT_OPTIONS = re.compile(r"Acquire::(https?|Check-Valid-Until)\b.*")
 ENTER = """
 root=$1 && shift

@@ -69,7 +69,14 @@ def test_a_failed_command_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("name", "passed"),
-    [("PIP_INDEX_URL", True), ("https_proxy", True), ("SSL_CERT_FILE", True), ("HOME", False), ("CI", False)],
+    [
+        ("PIP_INDEX_URL", True),
+        ("https_proxy", True),
+        ("SSL_CERT_FILE", True),
+        ("PIP_FIND_LINKS", False),
+        ("HOME", False),
+        ("CI", False),
+    ],
 )
 def test_only_the_settings_of_the_network_are_passed_on(name: str, passed: bool) -> None:
     assert bool(root.VARIABLES.fullmatch(name)) is passed
