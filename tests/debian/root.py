@@ -28,13 +28,16 @@ NETWORK_FILES = (Path("/etc/resolv.conf"), Path("/etc/hosts"), Path("/etc/pip.co
 # Not a directory with packages: the root does not have it.
 VARIABLES = re.compile(r"PIP_(?!FIND_LINKS).*|(https?|no)_proxy|(HTTPS?|NO)_PROXY|SSL_CERT_FILE|SSL_CERT_DIR")
 APT_OPTIONS = re.compile(r"Acquire::(https?|Check-Valid-Until)\b.*")
+# The root is a mount point, as on a machine: unshare in it changes the propagation of its mounts.
 ENTER = """
 root=$1 && shift
 mount --make-rprivate /
-mount --rbind /dev "$root/dev"
-mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sysfs "$root/sys"
-exec /usr/sbin/chroot "$root" "$@"
+mount --bind "$root" "$root"
+cd "$root"
+mount --rbind /dev dev
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+exec /usr/sbin/chroot . "$@"
 """
 
 
