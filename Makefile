@@ -19,11 +19,13 @@ CLOUDS := build/clouds
 UPGRADE ?=
 # The interpreters that make release builds compiled wheels for; empty: each supported one of PATH and pyenv.
 INTERPRETERS ?=
+# The releases of Debian that make release tests on.
+DEBIAN ?= 12 13
 # Tests that need programs of others have targets of their own.
 WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser and not helm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-check compiled compiled-test pictures sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-cut release-check test-debian12 test-debian13 test-debian14 compiled compiled-test pictures sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,11 +121,24 @@ $(COMPILED)/.wheel: $(VENV)/.ready setup.py requirements/build.lock requirements
 	@$(BIN)/python -m release wheels
 	@mkdir -p $(COMPILED) && touch $@
 
-release: $(VENV)/.ready ## build all files of a release from HEAD into build/release (docs/release.md)
+# Strict, as CI is. Without the tests on Debian, which need root: make release DEBIAN=
+release: $(VENV)/.ready $(DEBIAN:%=release-debian%) ## test on fresh Debians, build all files of a release from HEAD into build/release, start its images
 	@$(BIN)/python -m release build $(INTERPRETERS:%=--python %)
+	CI=true BOOTBRIDGE_RELEASE=$(CURDIR)/build/release $(PYTEST) tests/image/test_containerd.py
+
+release-debian%:
+	@CI=true $(MAKE) --no-print-directory test-debian$*
+
+release-cut: $(VENV)/.ready ## name the changelog's section Unreleased after the version to release (docs/release.md)
+	@$(BIN)/python -m release cut
 
 release-check: $(VENV)/.ready ## build the release twice, in two clones, and compare the bytes
 	@$(BIN)/python -m release check $(INTERPRETERS:%=--python %)
+
+# 12 and 13: the stable releases; 14: the coming one. Their Pythons: 3.11, 3.13, 3.14.
+test-debian12 test-debian13 test-debian14: test-debian%: ## as a newcomer: demo, tests and pip install on a fresh Debian with Python and make only (as root)
+	@{ peers/packages debootstrap=debootstrap unshare=util-linux git=git && $(PYTHON) -m tests.debian $*; } || { rc=$$?; \
+		[ $$rc = 3 ] && [ "$$CI" != true ] && echo 'NOT RUN: $@ (see above)' && exit 0; exit $$rc; }
 
 $(COMPILED)/.ready: $(COMPILED)/.wheel requirements/dev.lock
 	@test -x $(COMPILED)/bin/pip || $(PYTHON) -m venv $(COMPILED)

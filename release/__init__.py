@@ -2,5 +2,5 @@
 
 `source` exports the commit, `interpreters` and `environments` find and prepare each Python, `wheels`,
 `images`, `chart`, `bills` and `notes` make the files, `build` calls them in order, and `check` builds twice
-and compares.
+and compares. `cut` prepares the changelog.
 """

@@ -1,4 +1,4 @@
-"""The commands behind `make release`, `make release-check` and `make wheel`."""
+"""The commands behind `make release`, `make release-cut`, `make release-check` and `make wheel`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import argparse
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
-from release import build, check, interpreters
+from release import build, check, cut, interpreters
 from release.commands import ReleaseError
 from release.interpreters import Interpreter
 from release.wheels import WheelBuild
@@ -21,6 +22,9 @@ def main() -> int:
     try:
         if flags.command == "check":
             check.check(ROOT, [word for path in flags.python for word in ("--python", path)])
+        elif flags.command == "cut":
+            version = cut.cut(ROOT, datetime.now(UTC).date())
+            print(f"release: CHANGELOG.md has the section {version}; commit it, then run make release")
         elif flags.command == "wheels":
             _wheels(flags.output, _chosen(flags.python or [sys.executable]))
         else:
@@ -57,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m release", description="Build the files of a release; see docs/release.md."
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    text = "name the changelog's section Unreleased after the version to release"
+    commands.add_parser("cut", help=text, description=text)
     for name, text, folder in (
         ("build", "build all files of a release from HEAD", "build/release"),
         ("wheels", "build only the wheels, from the work tree as it is", "build/wheel"),

@@ -26,7 +26,7 @@ def write(source: Path, output: Path, version: str) -> bool:
     own = section(changelog, version)
     text = own or section(changelog, UNRELEASED)
     if not text:
-        raise ReleaseError(f"CHANGELOG.md: section {version} not found (rename {UNRELEASED} to {version})")
+        raise ReleaseError(f"CHANGELOG.md: section {version} not found (run make release-cut)")
     title = f"# Bootbridge {version}" if own else f"# Bootbridge {version} (not released yet)"
     (output / "RELEASE-NOTES.md").write_text(f"{title}\n\n{text}\n")
     return bool(own)

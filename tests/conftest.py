@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import process_pairings
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, Serve
@@ -26,6 +27,9 @@ PEER_NAMES = (
 # A shell starts what it puts in the background deaf to Ctrl-C, and children inherit that; ours must hear it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Time decides no test: on a busy machine, an example or its generation may take any time.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 NOT_RUN = pytest.StashKey[list[str]]()
 
 

@@ -17,7 +17,7 @@ from bootbridge.lab.namespaces import NodeNamespaces
 from tests.e2e import run, stale_labs
 from tests.e2e.scenarios import SCENARIOS, LabScenario
 from tests.support.lab import until
-from tests.support.not_run import not_run
+from tests.support.not_run import needs_program, not_run
 from tests.support.process_program import ROOT
 
 WAIT_SECONDS = 60.0
@@ -111,6 +111,7 @@ run.run_scenarios([LabScenario("one", ({path!r},), inotify_instances=1)], 1, 9)
     until((tmp_path / "test_one.down").exists, "the test has cleaned up", WAIT_SECONDS)
 
 
+@needs_program("ip", "iproute2")
 def test_lab_is_stale_only_when_its_test_run_has_ended(tmp_path: Path) -> None:
     """Labs of running test runs, and labs outside pytest's directories, are not stale."""
     if os.geteuid() != 0:

@@ -32,9 +32,11 @@ def ago(seconds: float) -> str:
     return format_time(time.time() - seconds)
 
 
-VALID = {"leaseDurationSeconds": 1000, "acquireTime": ago(1)}
-RENEWED = {"leaseDurationSeconds": 1000, "acquireTime": ago(10_000), "renewTime": ago(1)}
-EXPIRED = {"leaseDurationSeconds": 1000, "acquireTime": ago(10_000)}
+# Long, because these are made when tests are collected; on a busy machine tests run much later.
+DAY = 86_400
+VALID = {"leaseDurationSeconds": DAY, "acquireTime": ago(1)}
+RENEWED = {"leaseDurationSeconds": DAY, "acquireTime": ago(10 * DAY), "renewTime": ago(1)}
+EXPIRED = {"leaseDurationSeconds": DAY, "acquireTime": ago(10 * DAY)}
 
 
 class TestValidity:
@@ -45,11 +47,11 @@ class TestValidity:
         [
             ("freshly acquired", VALID, True),
             ("freshly renewed", RENEWED, True),
-            ("neither acquisition nor renewal time", {"leaseDurationSeconds": 1000}, False),
+            ("neither acquisition nor renewal time", {"leaseDurationSeconds": DAY}, False),
             ("expired, only acquired", EXPIRED, False),
-            ("expired, acquired and renewed", {**EXPIRED, "renewTime": ago(9_000)}, False),
+            ("expired, acquired and renewed", {**EXPIRED, "renewTime": ago(9 * DAY)}, False),
             ("no duration", {"renewTime": ago(1)}, False),
-            ("invalid time", {"leaseDurationSeconds": 1000, "renewTime": "yesterday"}, False),
+            ("invalid time", {"leaseDurationSeconds": DAY, "renewTime": "yesterday"}, False),
         ],
     )
     def test_validity(self, case: str, spec: dict[str, Any], valid: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import NoReturn
 
 import pytest
@@ -12,3 +13,11 @@ def not_run(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(f"NOT RUN: {reason}")
+
+
+def needs_program(name: str, package: str = "") -> pytest.MarkDecorator:
+    """Marks tests that call a program: skipped where it is missing; under CI they run and fail without it."""
+    missing = shutil.which(name) is None and os.environ.get("CI") != "true"
+    return pytest.mark.skipif(
+        missing, reason=f"NOT RUN: {name} not found (on Debian: apt-get install {package or name})"
+    )

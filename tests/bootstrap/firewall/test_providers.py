@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,19 +25,15 @@ from bootbridge.bootstrap.plan.plan import IPNetwork, Networking, Plan, Platform
 from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
+from tests.support.not_run import needs_program
 
 INFRA_ID = "c1-x7k2p"
 NAME = f"{INFRA_ID}-bootstrap-konnectivity"
 UNMANAGED = tuple(platform for platform in Platform if platform not in MANAGED)
 V4, V6 = ip_network("10.0.0.0/16"), ip_network("fd00:1::/48")
 
-# Under CI they run, and fail where they cannot.
-needs_shellcheck = pytest.mark.skipif(
-    not shutil.which("shellcheck") and os.environ.get("CI") != "true", reason="shellcheck is not installed"
-)
-needs_jq = pytest.mark.skipif(
-    not shutil.which("jq") and os.environ.get("CI") != "true", reason="jq is not installed"
-)
+needs_shellcheck = needs_program("shellcheck")
+needs_jq = needs_program("jq")
 
 
 def plan_on(platform: Platform, *networks: IPNetwork, **fields: Any) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from bootbridge.bootstrap.firewall.providers import MANAGED
 from bootbridge.bootstrap.plan.plan import Networking, Plan, Platform
 from bootbridge.cli.main import main
 from tests.bootstrap.firewall import fake_clouds
+from tests.support.not_run import not_run
 
 PLAN = Plan(infra_id=fake_clouds.CLUSTER)
 NAME = f"{fake_clouds.CLUSTER}-bootstrap-konnectivity"
@@ -43,7 +45,10 @@ class Cloud:
 
     def run_script(self, plan: Plan, direction: str) -> str:
         path = self.directory / f"{direction}.sh"
-        path.write_bytes(firewall.render_files(plan)[f"firewall/{direction}.sh"].data)
+        text = firewall.render_files(plan)[f"firewall/{direction}.sh"].data
+        if b"jq" in text and shutil.which("jq") is None:
+            not_run("jq not found, which the script calls (on Debian: apt-get install jq)")
+        path.write_bytes(text)
         done = subprocess.run(["sh", path], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bootbridge.bootstrap.machine import address, network
 from bootbridge.errors import OperatorError
+from tests.support.not_run import needs_program
 
 RULES = (resources.files("bootbridge.bootstrap.render.shell") / "address.jq").read_text()
 # Few and close together, so that they collide, and are just inside or outside of networks.
@@ -91,6 +92,7 @@ def by_jq(
     return done.stdout.splitlines()
 
 
+@needs_program("jq")
 @settings(deadline=None, max_examples=60)
 @given(
     links=links,

@@ -7,7 +7,6 @@ while the kube-apiserver of the node answers.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +18,7 @@ from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render.shell.script import HOLD_SECONDS_MAX, SECONDS
 from tests.bootstrap.render.node_programs import FOR_EVER, kube_apiserver
 from tests.bootstrap.render.shell_node import BOOT_SECONDS, Network, Node, needs_node
+from tests.support.not_run import needs_program
 
 INSTALL = "bootbridge_setup\nbootbridge_manifests\nwait"
 END = "bootbridge_cleanup\ntouch /opt/openshift/.bootkube.done"
@@ -283,10 +283,7 @@ def test_all_faults_together_hold_the_bootstrap_for_the_bound(node: Node) -> Non
 # --- the units
 
 
-@pytest.mark.skipif(  # under CI it runs, and fails where it cannot
-    shutil.which("systemd-analyze") is None and os.environ.get("CI") != "true",
-    reason="systemd-analyze not found",
-)
+@needs_program("systemd-analyze", "systemd")
 def test_systemd_accepts_the_units(node: Node, tmp_path: Path) -> None:
     """With a program that exists on this machine."""
     paths = node.plan.paths

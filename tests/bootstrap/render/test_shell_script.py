@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import subprocess
 from dataclasses import fields
 from datetime import timedelta
@@ -17,6 +15,7 @@ import pytest
 from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
 from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.bootstrap.render.shell import script as shell
+from tests.support.not_run import needs_program
 
 PLANS = {
     "the default plan": Plan(),
@@ -33,11 +32,10 @@ def script(plan: Plan) -> str:
     return shell.scripts(plan)[plan.paths.hook_script].data.decode()
 
 
+@needs_program("shellcheck")
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_shellcheck_accepts_the_script(tmp_path: Path, plan: Plan) -> None:
     """At its strictest level."""
-    if shutil.which("shellcheck") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("shellcheck is missing")
     path = tmp_path / "hook.sh"
     path.write_text(script(plan))
 
