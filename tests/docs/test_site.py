@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.docs.markdown import ROOT, documents
+from tests.tools.docs.markdown import ROOT, Document, documents
 from tests.tools.docs.site_links import problems
-from tests.tools.docs.stage import NotInNavigation, linked_files, navigation, stage
+from tests.tools.docs.stage import NotInNavigation, linked_files, navigation, stage, with_languages
 
 DOORS = ["Try", "Install", "Operate", "Contribute"]
 
@@ -29,7 +29,7 @@ def test_a_document_without_a_link_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(NotInNavigation, match=r"docs/index\.md: no link to docs/lost\.md"):
         navigation(tmp_path, documents(tmp_path))
     (tmp_path / "docs/lost.md").unlink()
-    assert navigation(tmp_path, documents(tmp_path)) == {"Door": [tmp_path / "docs/a.md"]}
+    assert navigation(tmp_path, documents(tmp_path)) == {"Door": {tmp_path / "docs/a.md": "a"}}
 
 
 def test_the_sources_contain_documents_pictures_and_reference(tmp_path: Path) -> None:
@@ -43,6 +43,19 @@ def test_the_sources_contain_documents_pictures_and_reference(tmp_path: Path) ->
     ]
     assert "reference/index.md" in index
     assert "up.md" in (tmp_path / "source/docs/reference/index.md").read_text()
+
+
+def test_indented_blocks_get_a_language_and_others_stay(tmp_path: Path) -> None:
+    """Commands in colours, output as text; the rest of the page is untouched."""
+    text = (
+        "# A\n\n    one \\\n        two\n\n    three\n\n<!-- output -->\n\n    out\n\n"
+        "* item\n\n        in a list\n\n```yaml\na: 1\n```\n\n```mermaid\nx\n```\n"
+    )
+    expected = (
+        "# A\n\n```bash\none \\\n    two\n\nthree\n```\n\n<!-- output -->\n\n```text\nout\n```\n\n"
+        "* item\n\n        in a list\n\n```yaml\na: 1\n```\n\n```text\nx\n```\n"
+    )
+    assert with_languages(Document(tmp_path / "page.md", text)) == expected
 
 
 PAGE = """<html><head><link rel="stylesheet" href="style.css"><link rel="next" href="other.html">

@@ -18,8 +18,8 @@ html_css_files = ["site.css"]
 html_extra_path = ["_extra"]
 # Flags keep their two hyphens.
 smartquotes = False
-# Indented blocks have no language; nearly all are commands.
-highlight_language = "bash"
+# What is no valid shell is shown without colours.
+suppress_warnings = ["misc.highlighting_failure"]
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 myst_heading_anchors = 6

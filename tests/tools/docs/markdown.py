@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html.parser import HTMLParser
+from itertools import takewhile
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -27,18 +28,20 @@ def documents(root: Path = ROOT) -> list[Path]:
 
 @dataclass(frozen=True)
 class Link:
-    """A link or picture; `line` is that of its paragraph."""
+    """A link with its text, or a picture; `line` is that of its paragraph."""
 
     line: int
     target: str
+    text: str = ""
 
 
 @dataclass(frozen=True)
 class CodeBlock:
-    """A code block, fenced or indented, with its text as it is shown."""
+    """A code block, fenced or indented, as it is shown; `is_top`: outside of lists and quotes."""
 
     line: int
     text: str
+    is_top: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,24 +110,31 @@ def _elements(tokens: Sequence[Token]) -> Iterator[Element]:
         if token.type == "heading_open":
             level = int(token.tag.removeprefix("h"))
         elif token.type in ("fence", "code_block"):
-            yield CodeBlock(line, token.content)
+            yield CodeBlock(line, token.content, token.level == 0)
         elif token.type == "html_block":
             yield from _html(token.content, line)
         elif token.type == "inline":
             if level:
-                yield Heading(line, level, _plain(token))
+                yield Heading(line, level, _plain(token.children or ()))
                 level = 0
             yield from _inline(token, line)
 
 
-def _plain(token: Token) -> str:
-    return "".join(each.content for each in token.children or () if each.type in ("text", "code_inline"))
+def _plain(tokens: Iterable[Token]) -> str:
+    return "".join(each.content for each in tokens if each.type in ("text", "code_inline"))
+
+
+def _link_text(tokens: Iterable[Token]) -> str:
+    return _plain(takewhile(lambda token: token.type != "link_close", tokens))
 
 
 def _inline(token: Token, line: int) -> Iterator[Element]:
-    for each in token.children or ():
-        if each.type in ("link_open", "image"):
-            yield Link(line, str(each.attrs["href" if each.type == "link_open" else "src"]))
+    children = token.children or []
+    for place, each in enumerate(children):
+        if each.type == "link_open":
+            yield Link(line, str(each.attrs["href"]), _link_text(children[place + 1 :]))
+        elif each.type == "image":
+            yield Link(line, str(each.attrs["src"]))
         elif each.type == "html_inline":
             yield from _html(each.content, line)
 

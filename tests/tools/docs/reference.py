@@ -42,7 +42,7 @@ def index(commands: Mapping[str, CommandSpec]) -> str:
     ]
     for title, names in commands[""].sections:
         lines.append(f"## {title}\n")
-        lines.append("| command | |\n|---|---|")
+        lines.append("| command | what it does |\n|---|---|")
         lines += [
             f"| [`{_typed(commands[name])}`]({name}.md) | {prose(commands[name].summary)} |" for name in names
         ]
@@ -72,7 +72,7 @@ def _command(command: CommandSpec, level: int) -> Iterator[str]:
     yield f"```text\n{_synopsis(command, typed)}\n```\n"
     yield from _paragraphs(command.description)
     if command.arguments:
-        yield "| argument | |\n|---|---|"
+        yield "| argument | meaning |\n|---|---|"
         yield from (f"| `{each.metavar}` | {prose(each.help)} |" for each in command.arguments)
         yield ""
     group = None
@@ -80,11 +80,11 @@ def _command(command: CommandSpec, level: int) -> Iterator[str]:
         if flag.group != group:
             group = flag.group
             title = group[:1].upper() + group[1:] or "Flags"
-            yield f"\n**{title}**\n\n| flag | |\n|---|---|"
+            yield f"\n**{title}**\n\n| flag | meaning |\n|---|---|"
         yield _flag(flag)
     yield ""
     if command.exit_codes:
-        yield "| exit code | |\n|---|---|"
+        yield "| exit code | meaning |\n|---|---|"
         yield from (f"| {code} | {prose(meaning)} |" for code, meaning in command.exit_codes)
         yield ""
     if examples := textwrap.dedent(command.examples).strip("\n"):
@@ -146,7 +146,7 @@ def documents_page() -> str:
 def _object(schema: Schema) -> Iterator[str]:
     if description := schema.get("description"):
         yield f"{prose(description)}\n"
-    yield "| field | type | default | |\n|---|---|---|---|"
+    yield "| field | type | default | meaning |\n|---|---|---|---|"
     required = schema.get("required", ())
     for name, field in schema["properties"].items():
         default = "required" if name in required else _default(field)
@@ -193,7 +193,7 @@ def metrics_page() -> str:
         registry = Registry()
         declare(registry)
         register_process_metrics(registry)
-        parts.append(f"## {title}\n\n| metric | type | labels | |\n|---|---|---|---|")
+        parts.append(f"## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|")
         for family in registry.families():
             labels = ", ".join(f"`{label}`" for label in family.label_names)
             parts.append(f"| `{family.name}` | {family.kind} | {labels} | {prose(family.help)} |")
@@ -214,4 +214,4 @@ def prose(text: str) -> str:
 def _escaped(text: str) -> str:
     # Flags become code, so that they can be recognised and copied.
     escaped = re.sub(r"([\\*_<>\[\]|])", r"\\\1", text)
-    return re.sub(r"(?<![\w`-])(--[a-z][a-z0-9-]*)", r"`\1`", escaped)
+    return re.sub(r"(?<![\w`-])(--[a-z][a-z0-9-]*(?:=[A-Za-z0-9]+)?)", r"`\1`", escaped)

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.tools.docs.markdown import ROOT, Document, Heading, Link, documents
+from tests.tools.docs.markdown import ROOT, CodeBlock, Comment, Document, Heading, Link, documents
 
 INDEX = "docs/index.md"
 REFERENCE = "docs/reference"
@@ -23,6 +23,7 @@ _FIRST_PAGE = """<!doctype html><title>Bootbridge</title>
 """
 # Diagrams are shown as their source: the library that draws them is larger than the site.
 _NOT_DRAWN = ("```mermaid\n", "```text\n")
+_INDENT = "    "
 # The section of docs/index.md below which the reference is shown.
 _REFERENCE_SECTION = "Operate"
 _NOT_MARKDOWN = re.compile(r"[a-z]+:|#")
@@ -40,7 +41,7 @@ def stage(target: Path, reference: Mapping[str, str], root: Path = ROOT) -> None
         copy = target / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            copy.write_text(path.read_text().replace(*_NOT_DRAWN))
+            copy.write_text(with_languages(Document.read(path)))
         else:
             shutil.copyfile(path, copy)
     # Browsers get the pictures of <picture> elements at the same paths; Sphinx copies only those of Markdown.
@@ -56,7 +57,23 @@ def stage(target: Path, reference: Mapping[str, str], root: Path = ROOT) -> None
     with (target / INDEX).open("a") as index:
         index.write(toctrees(navigation(root, paths), root))
     with (target / REFERENCE / "index.md").open("a") as index:
-        index.write(_toctree("", sorted(set(reference) - {"index.md"})))
+        index.write(_toctree("", [name for name in reference if name != "index.md"]))
+
+
+def with_languages(document: Document) -> str:
+    """Returns the text with indented blocks as fenced ones: commands in colours, and output as text."""
+    lines = document.text.replace(*_NOT_DRAWN).splitlines()
+    above: object = None
+    for element in document.elements:
+        if isinstance(element, CodeBlock) and lines[element.line - 1].startswith(_INDENT) and element.is_top:
+            is_output = isinstance(above, Comment) and above.text.startswith("output")
+            count = element.text.count("\n")
+            first, last = element.line - 1, element.line + count - 2
+            lines[first : last + 1] = element.text.splitlines()
+            lines[first] = f"```{'text' if is_output else 'bash'}\n{lines[first]}"
+            lines[last] += "\n```"
+        above = element
+    return "\n".join(lines) + "\n"
 
 
 def linked_files(paths: Iterable[Path], root: Path = ROOT) -> list[Path]:
@@ -70,13 +87,13 @@ def linked_files(paths: Iterable[Path], root: Path = ROOT) -> list[Path]:
     return sorted(found)
 
 
-def navigation(root: Path, paths: Iterable[Path]) -> dict[str, list[Path]]:
-    """Returns the documents by the section of docs/index.md that links to them first.
+def navigation(root: Path, paths: Iterable[Path]) -> dict[str, dict[Path, str]]:
+    """Returns the documents by the section of docs/index.md that links to them first, with the link's text.
 
     Raises NotInNavigation if one is missing, because readers would not find it.
     """
     index = root / INDEX
-    sections: dict[str, list[Path]] = {}
+    sections: dict[str, dict[Path, str]] = {}
     seen = {index}
     title = ""
     for element in Document.read(index).elements:
@@ -86,17 +103,20 @@ def navigation(root: Path, paths: Iterable[Path]) -> dict[str, list[Path]]:
             file = (index.parent / element.target.partition("#")[0]).resolve()
             if file.suffix == ".md" and file not in seen:
                 seen.add(file)
-                sections.setdefault(title, []).append(file)
+                sections.setdefault(title, {})[file] = element.text
     if missing := sorted(str(path.relative_to(root)) for path in set(paths) - seen):
         raise NotInNavigation(f"{INDEX}: no link to {', '.join(missing)}")
     return sections
 
 
-def toctrees(sections: Mapping[str, list[Path]], root: Path) -> str:
+def toctrees(sections: Mapping[str, Mapping[Path, str]], root: Path) -> str:
     """Returns Sphinx' navigation: hidden lists of pages, one for each section."""
     parts = []
     for title, files in sections.items():
-        entries = [os.path.relpath(file, root / "docs") for file in files]
+        entries = [
+            f"{text[:1].upper()}{text[1:]} <{os.path.relpath(file, root / 'docs')}>"
+            for file, text in files.items()
+        ]
         if title == _REFERENCE_SECTION:
             entries.append("reference/index.md")
         parts.append(_toctree(title, entries))
