@@ -49,7 +49,7 @@ def missing(place: Place) -> str:
     """Returns why blocks cannot run here; empty if they can."""
     if place is Place.LAB:
         return ""
-    for program in ("bash", "curl", "ip", "unshare"):
+    for program in ("bash", "curl", "ip", "openssl", "unshare"):
         if not shutil.which(program):
             return f"{program}: not installed"
     probe = subprocess.run([*_ISOLATED, "true"], capture_output=True, check=False)
