@@ -47,9 +47,11 @@ def test_every_metric_has_its_labels() -> None:
         registry = Registry()
         declare(registry)
         for family in registry.families():
-            labels = ", ".join(f"`{label}`" for label in family.label_names)
-            assert f"| `{family.name}` | {family.kind} | {labels} | {prose(family.help)} |" in page
-    assert "| `process_start_time_seconds` | gauge |" in page
+            (line,) = [line for line in page.splitlines() if line.startswith(f"* `{family.name}`, ")]
+            assert line.startswith(f"* `{family.name}`, {family.kind}")
+            assert line.endswith(f": {prose(family.help)}")
+            assert all(f"`{label}`" in line for label in family.label_names)
+    assert "* `process_start_time_seconds`, gauge: " in page
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from bootbridge.cli.main import COMMAND
 from bootbridge.cli.reference.specification import PROGRAMS, CommandSpec, FlagSpec, specifications
 from bootbridge.cli.schema import SCHEMAS
 from bootbridge.common.documents import json_schema
-from bootbridge.metrics import Registry
+from bootbridge.metrics import Family, Registry
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.server_metrics import ServerMetrics
@@ -193,12 +193,17 @@ def metrics_page() -> str:
         registry = Registry()
         declare(registry)
         register_process_metrics(registry)
-        parts.append(f"## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|")
-        for family in registry.families():
-            labels = ", ".join(f"`{label}`" for label in family.label_names)
-            parts.append(f"| `{family.name}` | {family.kind} | {labels} | {prose(family.help)} |")
+        parts.append(f"## {title}\n")
+        parts += [_metric(family) for family in registry.families()]
         parts.append("")
     return "\n".join(parts)
+
+
+def _metric(family: Family[Any]) -> str:
+    # A list: the names are too long for a column.
+    labels = ", ".join(f"`{label}`" for label in family.label_names)
+    kind = f"{family.kind} by {labels}" if labels else family.kind
+    return f"* `{family.name}`, {kind}: {prose(family.help)}"
 
 
 def prose(text: str) -> str:
