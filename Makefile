@@ -15,6 +15,7 @@ JOBS   ?= $(shell nproc)
 PARALLEL := -n $(JOBS) --dist loadgroup
 COMPILED := build/compiled
 TOOLS  := build/tools
+DOCS   := build/docs
 CLOUDS := build/clouds
 UPGRADE ?=
 # The interpreters that make release builds compiled wheels for; empty: each supported one of PATH and pyenv.
@@ -25,7 +26,7 @@ DEBIAN ?= 12 13
 WITHOUT_OTHERS := not interop and not kubernetes and not e2e and not clouds and not browser and not helm
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-cut release-check test-debian12 test-debian13 test-debian14 compiled compiled-test pictures sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow browser peers interop helm-test kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel release release-cut release-check test-debian12 test-debian13 test-debian14 compiled compiled-test pictures docs sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -172,6 +173,19 @@ bench-tickets: $(VENV)/.ready ## benchmark join tickets per second, with a real 
 pictures: $(VENV)/.ready ## make docs/pictures from real runs (as root, after make kubernetes); some: make pictures RUNS=demo
 	@peers/packages chromium=chromium nft=nftables tmux=tmux || [ $$? = 3 ]
 	$(BIN)/python -m tests.tools.pictures $(RUNS)
+
+$(DOCS)/tools/.ready: requirements/docs.lock
+	@echo "installing Sphinx into $(DOCS)/tools"
+	@$(PYTHON) -m venv $(DOCS)/tools
+	@$(DOCS)/tools/bin/pip $(LOCKED) requirements/docs.lock
+	@touch $@
+
+docs: $(VENV)/.ready $(DOCS)/tools/.ready ## check the links, run the blocks that are marked as runnable, build the site into build/docs/html
+	@echo 'docs: links and runnable blocks (tests/docs)' && $(PYTEST) $(PARALLEL) tests/docs
+	@$(BIN)/python -m tests.tools.docs stage $(DOCS)/source
+	@echo 'docs: site (Sphinx)' && rm -rf $(DOCS)/html && $(DOCS)/tools/bin/sphinx-build --quiet --fail-on-warning \
+		--doctree-dir $(DOCS)/doctrees $(DOCS)/source $(DOCS)/html
+	@$(BIN)/python -m tests.tools.docs check $(DOCS)/html
 
 sim: $(VENV)/.ready ## run the simulation: make sim SEEDS=100000
 	$(BIN)/python -m tests.sim.run --seeds $(SEEDS) --jobs $$(nproc)

@@ -26,7 +26,7 @@ EXTRAS = {
     "fuzz.lock": ("fuzz",),
 }
 # Locked from an .in file of the same name.
-INPUTS = ("build.lock", "release.lock")
+INPUTS = ("build.lock", "docs.lock", "release.lock")
 LOCKS = sorted(path.name for path in (ROOT / "requirements").glob("*.lock"))
 ENTRY = re.compile(r"(?m)^(\S[^\n\\]*?) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")
 

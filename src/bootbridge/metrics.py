@@ -189,6 +189,10 @@ class Registry:
         self._families[family.name] = family
         return family
 
+    def families(self) -> list[Family[Counter] | Family[Gauge] | Family[Histogram]]:
+        """Returns all metrics with their names, kinds, labels and help texts."""
+        return list(self._families.values())
+
     def exposition(self) -> str:
         """Returns all metrics in Prometheus' text format; families without children have a header only."""
         return "".join(part for family in self._families.values() for part in family.exposition())

@@ -70,5 +70,6 @@ SCENARIOS = (
     ),
     # It mostly waits for a kube-apiserver, so it uses little CPU time.
     LabScenario("demo", (f"{_LEFTOVERS}::test_lab_demo_succeeds_and_leaves_nothing",), inotify_instances=28),
+    LabScenario("tutorial", (f"{_E2E}/test_9_tutorial.py",), inotify_instances=28),
     LabScenario("leftovers", (_LEFTOVERS,), inotify_instances=34, without="demo"),
 )
