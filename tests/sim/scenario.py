@@ -653,7 +653,7 @@ class Scenario:
         leftovers = self.checks.leftovers
         if not env.run_until(lambda: not leftovers(), env.now + 45.0):
             raise Violation(7, f"left over: {leftovers()}")
-        self.checks.check()
+        self.checks.check(at_end=True)
         if self.options.calm:
             for exchange in self.exchanges:
                 self._check_undisturbed(exchange)
