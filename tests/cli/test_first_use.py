@@ -248,3 +248,26 @@ def test_the_next_command_of_a_lab_is_for_the_same_lab(words: list[str], command
     lab_up = lab.COMMAND.commands()["up"]
     flags = lab_up.parser("bootbridge lab up").parse_args(words)  # type: ignore[union-attr]
     assert in_this_lab(flags, [("bootbridge lab tunnel", "why")]) == [(command, "why")]
+
+
+def test_the_status_of_an_instance_without_a_tpm_names_the_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the register in a file the status is healthy; with the default, it says what to set."""
+    (tmp_path / "token").write_text("dev.0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o600)
+    (tmp_path / "instance.yaml").write_text("name: n1\nrole: worker\naddresses: [192.0.2.1]\n")
+    settings = (
+        f"metadata: {{static: {{file: {tmp_path}/instance.yaml}}}}\n"
+        f"evidence: {{token: {{file: {tmp_path}/token}}}}\n"
+        f"state: {tmp_path}/state\nrun: {tmp_path}/run\n"
+    )
+    node = tmp_path / "node.yaml"
+    node.write_text(f"{settings}register: {tmp_path}/register\n")
+    assert main.main(["node", "status", f"--config={node}"]) == 0
+    assert "waits for an init or a ticket" in capsys.readouterr().out
+    if Path("/dev/tpmrm0").exists():
+        return
+    node.write_text(settings)
+    assert main.main(["node", "status", f"--config={node}"]) == 2
+    assert "set `register: /run/bootbridge-node/register` in node.yaml" in capsys.readouterr().out

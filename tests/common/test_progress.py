@@ -59,3 +59,13 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     progress.end("gone \x1b]0;owned\x07 at last")
     progress.line("and \x1b[2J")
     assert out.getvalue().count("\x1b") == out.getvalue().count("\r\x1b[K")
+
+
+def test_titles_stay_in_their_column_however_long_a_step_takes() -> None:
+    """Also beside steps of minutes and hours, whose duration has more figures."""
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(out, clock=clock, environment={"TERM": "xterm"})
+    for seconds in (0.3, 42.0, 59.9, 61.0, 185.0, 599.0, 3599.0, 5999.0, 7322.0, 86_400.0):
+        progress.finished("server", "created", seconds, good=True)
+    assert len({line.index("server") for line in out.getvalue().splitlines()}) == 1
+    assert "3.1 min  server" in out.getvalue()

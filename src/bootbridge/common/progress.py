@@ -151,4 +151,4 @@ def _column_text(seconds: float) -> str:
     """Returns a duration of at most 8 characters, so that a step of minutes does not shift its line."""
     if seconds < 60:
         return duration(seconds)
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -14,6 +14,8 @@ from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Phase
 from bootbridge.node.lock.node_state import FileNodeStateStore, NodeState
 from bootbridge.trust.measurement import ZERO, lock_value
 
+_NO_REGISTER = "on a machine without a TPM, set `register: /run/bootbridge-node/register` in node.yaml"
+
 
 @dataclass(frozen=True)
 class NodeStatus:
@@ -69,7 +71,7 @@ class NodeStatus:
             "node": {"name": node.name, "role": node.role} if node else None,
             "resumed": record.resumed if record else 0,
             "reason": record.reason if record else self.last_join_error,
-            "advice": record.advice if record else "",
+            "advice": record.advice if record else _NO_REGISTER if self.register is None else "",
             "healthy": self.healthy,
         }
 
