@@ -36,6 +36,11 @@ PRIVATE = ("10.0.0.0/8", "fd00::/8")
         ("::ffff:0:127.0.0.1", "loopback 127.0.0.0/8"),
         ("64:ff9b::169.254.169.254", "link-local 169.254.0.0/16"),
         ("64:ff9b:1::169.254.169.254", "link-local 169.254.0.0/16"),
+        ("64:ff9b:1:2::169.254.169.254", "link-local 169.254.0.0/16"),
+        ("64:ff9b:1:a9fe:a9:fe00::", "link-local 169.254.0.0/16"),
+        ("64:ff9b:1:2a9:fe:a9fe::", "link-local 169.254.0.0/16"),
+        ("64:ff9b:1:2:a9:fea9:fe00:0", "link-local 169.254.0.0/16"),
+        ("64:ff9b:1::", "unspecified 0.0.0.0/8"),
         ("2002:7f00:1::", "loopback 127.0.0.0/8"),
         ("2001:0:7f00:1::", "loopback 127.0.0.0/8"),
         ("2001:0:102:304:0:0:80ff:fffe", "loopback 127.0.0.0/8"),
@@ -50,7 +55,8 @@ def test_these_are_refused_by_default(host: str, rule: str) -> None:
 @pytest.mark.parametrize(
     "host",
     ["10.128.2.5", "172.30.0.1", "100.64.0.1", "240.0.0.1", "8.8.8.8", "fd00:10:128::5", "2001:db8::1",
-     "64:ff9b::10.1.2.3", "::ffff:10.1.2.3", "2002:a00:1::1"],
+     "64:ff9b::10.1.2.3", "64:ff9b:1::10.1.2.3", "64:ff9b:1:2::10.1.2.3", "64:ff9b:1:a01:2:300::",
+     "::ffff:10.1.2.3", "2002:a00:1::1"],
 )  # fmt: skip
 def test_everything_else_is_permitted_by_default(host: str) -> None:
     assert DestinationPolicy().refused_by(host, 443) == ""

@@ -52,10 +52,12 @@ _BY_DEFAULT: Final = (
 DEFAULT_REFUSALS: Final[tuple[tuple[str, IPNetwork], ...]] = tuple(
     (kind, ip_network(text)) for kind, text in _BY_DEFAULT
 )
-# Prefixes of 96 bits that an IPv4 address follows: compatible, translated, NAT64 (RFC 6052, RFC 8215).
-_EMBEDDING: Final = tuple(
-    IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/96")
-)
+# Prefixes of 96 bits that an IPv4 address follows: compatible, translated, NAT64 (RFC 6052).
+_EMBEDDING: Final = tuple(IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96"))
+# NAT64 prefixes of 48 to 96 bits that a network chooses itself (RFC 8215), and where RFC 6052 then puts the
+# bytes of the IPv4 address.
+_LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
+_LOCAL_NAT64_BYTES: Final = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
 _NOT_EMBEDDED: Final = (IPv6Address("::"), IPv6Address("::1"))
 
 
@@ -157,6 +159,10 @@ def _embedded(ip: IPAddress) -> Iterator[IPv4Address]:
         return
     if any(ip in prefix for prefix in _EMBEDDING):
         yield IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip in _LOCAL_NAT64:
+        found = [IPv4Address(bytes(ip.packed[at] for at in places)) for places in _LOCAL_NAT64_BYTES]
+        # The bytes of the other forms are often zero, and 0.0.0.0/8 is refused.
+        yield from [each for each in found if each.packed[0]] or found[-1:]
     if ip.sixtofour is not None:
         yield ip.sixtofour
     if ip.teredo is not None:
