@@ -10,10 +10,10 @@ gone. Copies these behaviours:
   flag, prints it, then all flags; health on every interface without --health-bind-address; replaces an
   existing socket.
 
-Files below /cluster change it: `kubelet-absent` (starts nothing), `kubelet-late` (sees a changed manifest one
-second later; the real one reads its directory every 20 s at the latest), `server-crashes` (the server prints
-this text and ends), `server-silent` (listens, but answers no request), `server-stays` (seconds of the node's
-clock that it goes on after its manifest is gone).
+Files below /cluster change it: `kubelet-absent` (starts nothing), `kubelet-late` (sees a changed manifest
+three seconds of the node's clock later; the real one reads its directory every 20 s at the latest),
+`server-crashes` (the server prints this text and ends), `server-silent` (listens, but answers no request),
+`server-stays` (seconds of the node's clock that it goes on after its manifest is gone).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOGS = Path("/var/log/pods/kube-system_konnectivity-server-node_0123/konnectivit
 CLUSTER = Path("/cluster")
 RESTART_SECONDS = 0.1
 POLL_SECONDS = 0.01
-LATE_SECONDS = 1.0
+LATE_SECONDS = 3
 _FLAG = re.compile(r"^\s*- --([a-z-]+)=(.*)$", re.MULTILINE)
 
 
@@ -124,8 +124,8 @@ def main() -> None:
         else:
             gone_since = 0.0
         if running and wanted not in ("", manifest) and (CLUSTER / "kubelet-late").exists():
-            changed_at = changed_at or time.monotonic()
-            if time.monotonic() - changed_at < LATE_SECONDS:
+            changed_at = changed_at or now
+            if now - changed_at < LATE_SECONDS:
                 wanted = manifest
         if running and wanted != manifest:
             running.close()

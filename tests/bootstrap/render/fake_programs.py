@@ -144,10 +144,15 @@ esac
 # Advances the node's clock instead of waiting. Then waits, in real time, until every program that follows
 # this clock has acted on the new time (node_programs.py), so that no test depends on timing.
 SLEEP = r"""#!/usr/bin/bash
-# A fraction of a second is for what happens in real time.
-[[ $1 != *.* ]] || exec /usr/bin/sleep "$1"
+seconds=${1%.*}
+if [[ $1 == *.* ]]; then
+  # A fraction of a second is for what happens in real time: except for a server that cannot answer.
+  [[ -e /cluster/server-crashes || -e /cluster/server-silent || -e /cluster/kubelet-absent ]] \
+    || exec /usr/bin/sleep "$1"
+  seconds=1
+fi
 read -r now _ </proc/uptime
-now=$((${now%.*} + ${1%.*}))
+now=$((${now%.*} + seconds))
 echo "$now.00 0.00" 1<>/proc/uptime # without truncating it: others read it at any time
 for follower in /cluster/followers/*; do
   left=500 # a program that was killed does not follow
@@ -194,7 +199,9 @@ esac
 exec /usr/bin/rm "$@"
 """
 
-# The functions of the installer's service-record library that stages use. Writes one line per entry.
+# The functions of bootstrap-service-record.sh that stages use, as of 4.8 to 5.0: a stage must be ended before
+# the next starts, and the exit of the script ends an open one. Earlier releases have no such library. Writes
+# one line per entry, not JSON.
 RECORDS = """
 record() { printf '%s\\n' "$1 ${STAGE_NAME-}" >>/cluster/records; }
 record_service_stage_start() {
@@ -215,6 +222,7 @@ record_service_exit() {
 trap 'record_service_exit $?' EXIT
 """
 
+# release-image.sh as of 4.2 and later: asks the release image, in a container.
 RELEASE_IMAGE = """
 image_for() { podman run --quiet --rm --net=none registry.example/release image "$1"; }
 """

@@ -20,7 +20,7 @@ from bootbridge.bootstrap.plan.payload_programs import OPTIONAL_FLAGS
 from bootbridge.bootstrap.plan.plan import Networking, Plan
 from bootbridge.bootstrap.render import egress_selector
 from tests.bootstrap.render.fake_programs import NEWEST, OLDEST
-from tests.bootstrap.render.shell_node import Network, Node, needs_node
+from tests.bootstrap.render.shell_node import BOOT_SECONDS, Network, Node, needs_node
 from tests.support.process_program import until
 
 QUICK = Plan(key_kind="ecdsa-p256")
@@ -232,6 +232,17 @@ def test_a_server_that_answers_late_is_used(node: Node) -> None:
     node.run_checked(END)
     assert receipt_of(node)["clean"] is True
     assert receipt_of(node)["warnings"] == []
+
+
+def test_the_wall_clock_does_not_end_the_wait(node: Node) -> None:
+    """NTP sets it during a bootstrap; bash's SECONDS follow it."""
+    crashes(node)
+    (node.root / f"cluster/at-{BOOT_SECONDS + 3}").write_text("rm /cluster/server-crashes\n")
+    jump = 'sleep() { SECONDS=$((SECONDS + 100000)); command sleep "$@"; }'
+
+    node.run_checked(f"{jump}\n{SETUP}")
+
+    assert server_records(node) == [START, SUCCESS]
 
 
 def test_a_changed_manifest_is_answered_by_the_new_server(node: Node, network: Network) -> None:

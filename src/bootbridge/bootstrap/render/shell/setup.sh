@@ -74,8 +74,8 @@ bootbridge_write_server_pod() {
   bootbridge_render server-pod.yaml "$image" 0600 "$BOOTBRIDGE_SERVER_POD" proxy-server || return
   bootbridge_digest "$image" server-pod.yaml | bootbridge_write_file 0644 "$BOOTBRIDGE_SERVER_MARKER" || return
   # A server of an earlier manifest answers until the kubelet has ended it; the next one writes another log.
-  ends=$((SECONDS + BOOTBRIDGE_SERVER_END_SECONDS))
-  while [[ -n $earlier && $(bootbridge_server_log) == "$earlier" ]] && ((SECONDS < ends)); do sleep 0.1; done
+  ends=$(($(bootbridge_now) + BOOTBRIDGE_SERVER_END_SECONDS))
+  while [[ -n $earlier && $(bootbridge_server_log) == "$earlier" ]] && (($(bootbridge_now) < ends)); do sleep 0.1; done
 }
 
 bootbridge_server_is_current() {
@@ -85,16 +85,18 @@ bootbridge_server_is_current() {
 
 # bootbridge_wait_for_server SECONDS
 bootbridge_wait_for_server() {
-  local problem ends=$((SECONDS + $1)) began=$SECONDS
+  local problem began now
+  began=$(bootbridge_now)
   until problem=$(bootbridge_server_problem); do
-    if ((SECONDS >= ends)); then
-      bootbridge_fail "the server does not answer after $((SECONDS - began))s: $problem; $(bootbridge_server_last_words)" \
+    now=$(bootbridge_now)
+    if ((now - began >= $1)); then
+      bootbridge_fail "the server does not answer after $((now - began))s: $problem; $(bootbridge_server_last_words)" \
         "read its log: crictl logs, or bootbridge gather"
       return
     fi
     sleep 0.2
   done
-  bootbridge_log "the server answers after $((SECONDS - began))s"
+  bootbridge_log "the server answers after $(($(bootbridge_now) - began))s"
 }
 
 # Prints why the server does not work, and returns 1; returns 0 if it listens on port and socket and is healthy.
