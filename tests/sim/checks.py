@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from bootbridge.common.field_names import camel_case
 from bootbridge.metrics import Gauge
 from bootbridge.proxy_agent.status_document import core_status as agent_status
 from bootbridge.proxy_server.status_document import core_status as server_status
@@ -297,7 +298,7 @@ class Checks:
             "queued of agents": queued_up,
             "queued down": queued_down,
             "agents": status["agentsTotal"],
-            "bytes": {name: m.transferred_bytes_total.labels(name).value for name in DIRECTIONS},
+            "bytes": {camel_case(name): m.transferred_bytes_total.labels(name).value for name in DIRECTIONS},
             "dials": m.dial_duration_seconds.count,
         }
         if shown != counted:
