@@ -115,8 +115,8 @@ def test_status_agrees_with_metrics_and_with_the_other_program(
 
     assert s["bytes"] == {"toAgent": 6000, "toFrontend": 6000}
     assert a["bytes"] == {"toEndpoint": 6000, "toServer": 6000}
-    for direction, count in s["bytes"].items():
-        assert server.metric("transferred_bytes_total", direction=direction) == count
+    for key, direction in (("toAgent", "to_agent"), ("toFrontend", "to_frontend")):
+        assert server.metric("transferred_bytes_total", direction=direction) == s["bytes"][key]
     assert s["agents"][0]["bytesToAgent"] == s["agents"][0]["bytesFromAgent"] == 6000
     assert a["servers"][0]["bytesToServer"] == a["servers"][0]["bytesFromServer"] == 6000
     for document in (s, a):
