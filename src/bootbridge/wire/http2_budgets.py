@@ -48,6 +48,11 @@ class BudgetExceeded(Http2ConnectionError):
         self.frame = frame
 
 
+def check_settings_size(size: int) -> None:
+    if size > SETTINGS_ENTRIES_MAX * f.SETTING.size:
+        raise BudgetExceeded("SETTINGS", f"SETTINGS frame too large: {size} bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class FrameBudget:
     """How many frames at once, how many more each second, and how many more for each unit of work."""

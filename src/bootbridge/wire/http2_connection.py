@@ -32,13 +32,12 @@ from bootbridge.wire.hpack_headers import (
 )
 from bootbridge.wire.http2_budgets import (
     EARLY_DATA,
-    SETTINGS_ENTRIES_MAX,
     STREAM_ERROR,
     UNKNOWN_FRAME,
     WORK_BYTES,
-    BudgetExceeded,
     FrameBudget,
     Http2Budgets,
+    check_settings_size,
     many_streams,
 )
 from bootbridge.wire.http2_stream import NO_HANDLER, Handler, Stream, StreamHandler
@@ -184,8 +183,7 @@ class Http2Connection:
 
     def count_admitted(self, change: int) -> None:
         self.admitted += change
-        # An agent that was admitted once may have DATA in flight when its stream ends.
-        self._awaits_admission = False
+        self._awaits_admission = False  # for good: DATA may be in flight when an admitted stream ends
         self._data_is_checked = self._settings_due
         self.on_admitted_change()
 
@@ -301,7 +299,7 @@ class Http2Connection:
         if size > FRAME_BYTES_MAX:
             raise Http2ConnectionError(f"frame too large: {size} bytes", f.FRAME_SIZE_ERROR)
         if kind == f.SETTINGS:
-            _check_settings_size(size)
+            check_settings_size(size)
         return HEADER_SIZE + int(size)
 
     def _consume(self, data: memoryview) -> int:
@@ -524,7 +522,7 @@ class Http2Connection:
     def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if flags & f.ACK:
             return
-        _check_settings_size(len(payload))
+        check_settings_size(len(payload))
         initial_window = self.peer_initial_window
         for key, value in f.parse_settings(payload):
             if key == f.INITIAL_WINDOW_SIZE:
@@ -586,11 +584,6 @@ class Http2Connection:
         stream.window += increment
         if blocked and self.writable and stream.push_tail():
             stream.handler.on_ready()
-
-
-def _check_settings_size(size: int) -> None:
-    if size > SETTINGS_ENTRIES_MAX * f.SETTING.size:
-        raise BudgetExceeded("SETTINGS", f"SETTINGS frame too large: {size} bytes")
 
 
 _FRAME_HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, memoryview], None]]] = {
