@@ -182,8 +182,7 @@ class Http2Connection:
 
     def count_admitted(self, change: int) -> None:
         self.admitted += change
-        # An agent that was admitted once may have DATA in flight when its stream ends.
-        self._awaits_admission = False
+        self._awaits_admission = False  # for good: DATA may be in flight when an admitted stream ends
         self._data_is_checked = self._settings_due
         self.on_admitted_change()
 
