@@ -128,6 +128,13 @@ def test_a_block_that_does_something_else_fails(tmp_path: Path, blocks: list[Blo
         run(Session(Path("page.md"), "test", Place.ALONE, blocks), tmp_path)
 
 
+def test_a_function_that_fails_is_one_failed_command(tmp_path: Path) -> None:
+    """Its own last command is not counted in addition."""
+    need_a_namespace()
+    blocks = [Block(1, "ask() { sh -c 'exit 4'; }"), Block(2, "ask", 4)]
+    run(Session(Path("page.md"), "test", Place.ALONE, blocks), tmp_path)
+
+
 def test_processes_of_a_session_end_with_it(tmp_path: Path) -> None:
     """A background process that a block has left does not outlive the test, and does not block it."""
     need_a_namespace()

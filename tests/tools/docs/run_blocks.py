@@ -25,7 +25,7 @@ _ISOLATED = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-c
 _PREPARE = "ip link set lo up\n"
 # Counts the commands that failed. `source` fails with the last command of its file, already counted.
 _SHELL = """
-set -mE
+set -m
 note() { case $1 in "source ${2%.failed}.sh") ;; *) failed=$((failed + 1)); echo "$1" >>"$2" ;; esac; }
 """
 _BLOCK = """
