@@ -15,7 +15,7 @@ from bootbridge.lab.namespaces import NodeNamespaces
 from bootbridge.lab.processes import start_time
 from tests.support.lab import until
 from tests.support.lab_mount_holder import looking_in
-from tests.support.not_run import not_run
+from tests.support.not_run import needs_program, not_run
 
 
 @pytest.fixture
@@ -92,6 +92,7 @@ def test_image_directory_is_absolute(lab: Lab, tmp_path: Path, monkeypatch: pyte
     assert lab.image_directory == tmp_path / "shared"
 
 
+@needs_program("ip", "iproute2")
 def test_lab_exists_while_its_nodes_run_without_the_directory(lab: Lab) -> None:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
@@ -108,6 +109,7 @@ def test_lab_exists_while_its_nodes_run_without_the_directory(lab: Lab) -> None:
         namespaces.end()
 
 
+@needs_program("ip", "iproute2")
 def test_down_waits_for_outside_processes_that_hold_a_node_s_mounts(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -263,11 +264,13 @@ async def test_cancelling_the_waiting_task_cancels_the_call() -> None:
 async def test_a_peer_that_fell_silent_is_given_up(side: str) -> None:
     """It may have lost its power: no FIN will ever come."""
     gate = Gate()
-    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     fast = {"keepalive_seconds": 0.05, "answer_seconds": 0.05}
-    async with silent, site({"/gate": gate}, **fast) as place:
+    async with AsyncExitStack() as stack:
+        # The kernel accepts connections to it; no program reads or closes them.
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        place = await stack.enter_async_context(site({"/gate": gate}, **fast))
         if side == "caller":
-            place.port = silent.sockets[0].getsockname()[1]
+            place.port = silent.getsockname()[1]
             async with place.caller(**fast) as caller:
                 with pytest.raises(RpcError, match="keepalive timed out") as caught:
                     await caller.unary("/gate", b"", PATIENCE)
