@@ -115,7 +115,7 @@ def test_a_missing_directory_is_reported_before_the_work(
 
 def test_an_unknown_image_is_refused(small: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["image", "build", "nodes"]) == 1
-    assert "invalid choice: 'nodes'" in capsys.readouterr().err
+    assert "invalid value 'nodes'" in capsys.readouterr().err
 
 
 def test_a_source_tree_that_cannot_be_compiled_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,4 +54,4 @@ def test_secrets_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["schema", "nodes"]) == 1
-    assert "invalid choice: 'nodes'" in capsys.readouterr().err
+    assert "invalid value 'nodes'" in capsys.readouterr().err

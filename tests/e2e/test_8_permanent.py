@@ -199,7 +199,7 @@ def test_every_agent_is_connected_to_every_server(installation: Installation) ->
         cluster.until(lambda node=node: installation.agents_of(node) == nodes, f"all agents of {node}")
         status = json.loads(cluster.get_on(node, f"http://127.0.0.1:{PERMANENT_PORTS.server_admin}/status"))
         assert {agent["node"] for agent in status["agents"]} == {"node1", "node2"}
-        assert all(not agent["ignored_identifiers"] for agent in status["agents"])
+        assert all(not agent["ignoredIdentifiers"] for agent in status["agents"])
 
 
 @pytest.mark.parametrize("node", CONTROL_PLANES)

@@ -245,19 +245,19 @@ def test_a_broken_renewal_keeps_the_last_good_files(programs: Programs, web: Htt
     server.wait_for_agents(2)
     assert fetch(server, web.address) == HELLO
     assert "--cluster-cert" in server.log
-    until(lambda: server.admin.status()["tls"]["reload_error"], "/status says so")
+    until(lambda: server.admin.status()["tls"]["reloadError"], "/status says so")
     assert second.alive
 
 
 def test_an_invalid_new_frontend_certificate_is_logged_too(programs: Programs, web: HttpEndpoint) -> None:
     """It has certificates of its own, and `/status` shows them beside the agents'."""
     server, _ = programs.pair(tcp=True)
-    assert server.admin.status()["frontend_tls"]["reload_error"] is None
-    broken = server.admin.status()["frontend_tls"]["files"]["--server-cert"]
+    assert server.admin.status()["frontendTLS"]["reloadError"] is None
+    broken = server.admin.status()["frontendTLS"]["files"]["--server-cert"]
     Path(broken).write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
     assert fetch(server, web.address) == HELLO
-    assert server.admin.status()["frontend_tls"]["reload_error"]
-    assert server.admin.status()["tls"]["reload_error"] is None
+    assert server.admin.status()["frontendTLS"]["reloadError"]
+    assert server.admin.status()["tls"]["reloadError"] is None
 
 
 def test_keys_are_not_in_the_logs_or_on_the_ports(programs: Programs) -> None:

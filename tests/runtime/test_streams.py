@@ -48,10 +48,10 @@ def tables_are_empty(server: Server, agent: Agent) -> bool:
     """Whether the tables of both programs are empty."""
     s, a = server.admin.status(), agent.admin.status()
     return (
-        s["connections_total"] == a["connections_total"] == 0
-        and s["frontends"] == {"http_connect": 0, "grpc": 0}
-        and all(each["routes"] == each["queued_bytes"] == 0 for each in s["agents"])
-        and all(each["routes"] == each["pending_dials"] == 0 for each in a["servers"])
+        s["connectionsTotal"] == a["connectionsTotal"] == 0
+        and s["frontends"] == {"httpConnect": 0, "grpc": 0}
+        and all(each["routes"] == each["queuedBytes"] == 0 for each in s["agents"])
+        and all(each["routes"] == each["pendingDials"] == 0 for each in a["servers"])
     )
 
 
@@ -337,7 +337,7 @@ def test_a_paused_server_does_not_take_its_own_absence_for_a_stall(
     slow = dial(server, endpoint(flood).address)
     slow.send(b"!")
     until(
-        lambda: server.admin.status()["queued_bytes"]["to_frontend"] > BOUNDS.stalled, "the caller is watched"
+        lambda: server.admin.status()["queuedBytes"]["toFrontend"] > BOUNDS.stalled, "the caller is watched"
     )
     server.pause()
     time.sleep(10)  # the pause itself is the condition under test
@@ -406,7 +406,7 @@ def test_two_hundred_connections_with_random_ends_leave_no_state(
     assert server.health.get("/readyz")[0] == 200
     lines = audit_lines(trail, 201)
     assert_lines_add_up(server, lines)
-    transferred = Counter((line["bytes_up"], line["bytes_down"]) for line in lines)
+    transferred = Counter((line["bytesUp"], line["bytesDown"]) for line in lines)
     assert Counter((size, size) for size in finished) <= transferred
 
 

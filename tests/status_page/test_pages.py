@@ -131,9 +131,9 @@ def test_the_drawing_shows_failures_and_stalls_of_one_agent() -> None:
 
 def test_drawing_and_table_count_the_same_stalls_of_an_agent() -> None:
     """Also one that the server does not count yet, because it waits for less than 5 s."""
-    row = documents.connection(1, agent="agent-1", queued_down=70_000, waiting_for="caller to read")
-    document = documents.server(agents=[documents.agent(1)], connections=[row], connections_total=1)
-    page = server(document, {("connection", 1, "", "bytes_down"): 0.0})
+    row = documents.connection(1, agent="agent-1", queuedDown=70_000, waitingFor="caller to read")
+    document = documents.server(agents=[documents.agent(1)], connections=[row], connectionsTotal=1)
+    page = server(document, {("connection", 1, "", "bytesDown"): 0.0})
     table = page[page.index('id="agents"') : page.index('id="connections"')]
     assert "1 stalled" in text_of(page[: page.index('id="agents"')])
     assert "1 stalled" in text_of(table)

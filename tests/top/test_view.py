@@ -195,7 +195,7 @@ def test_the_end_of_a_dials_reason_is_shown_on_a_narrow_terminal() -> None:
     destination = "10.128.6.20:9443"
     reason = f"dial tcp {destination}: connect: connection refused"
     document = server_document() | {
-        "recent_failures": [failed_dial(1, destination=destination, reason=reason)]
+        "recentFailures": [failed_dial(1, destination=destination, reason=reason)]
     }
     shown = text(frame(history(document), ViewState(table="Failures"), LINK, 100, 24))
     assert "agent to endpoint: connect: connection refused" in shown

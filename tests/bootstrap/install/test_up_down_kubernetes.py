@@ -73,7 +73,7 @@ def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode)
     with urllib.request.urlopen(f"http://127.0.0.1:{node.plan.ports.server_admin}/status") as answer:
         agents = json.load(answer)["agents"]
     # A real kube-apiserver has accepted the agents' tokens: all that they advertise is proved.
-    assert {agent["id"]: agent["ignored_identifiers"] for agent in agents} == dict.fromkeys(NODES, 0)
+    assert {agent["id"]: agent["ignoredIdentifiers"] for agent in agents} == dict.fromkeys(NODES, 0)
     node.up("--json")
     assert {entry["change"] for entry in json.loads(node.stdout)["resources"]} == {"unchanged"}
     node.down()
