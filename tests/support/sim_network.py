@@ -129,6 +129,7 @@ class SimPort:
         self._inbox = bytearray()
         self._fin = False  # the peer sends no more once the inbox is empty
         self._eof = False
+        self._discarded = 0  # bytes accepted for a peer that is gone
         self._reset: str | None = None
         self.unread_lost = False  # a reset took bytes that had arrived and were not read yet
         self._arriving = False
@@ -222,6 +223,8 @@ class SimPort:
         self._env.record(b"eof", f"{self.name} EOF{' gone' if gone else ''}")
         self._handler.on_eof(gone)
         self.pump.end_turn()
+        if self.peer.closed:
+            self._room_made()  # a write fails now
 
     # --- writing
 
@@ -253,9 +256,10 @@ class SimPort:
                 room = self._network.conditions.capacity - len(peer._inbox)
                 peer._inbox += data[:room]
             elif self._fin and not self._eof:
-                # Linux accepts these bytes. The reset that answers them leaves what the peer has sent before:
-                # reading returns it, and then the end.
-                room = len(data)
+                # Linux accepts these bytes, as many as the socket holds until the reset that answers them
+                # arrives. It leaves what the peer has sent before: reading returns it, and then the end.
+                room = max(0, self._network.conditions.capacity - self._discarded)
+                self._discarded += min(room, len(data))
             else:
                 self._reset_by_peer("broken pipe")
                 room = len(data)

@@ -90,6 +90,14 @@ RUNS = {
                 "src/bootbridge/bootstrap/install/resources/*.py",
                 *LOOK,
             ),
+            "status.svg": (
+                "src/bootbridge/cli/status.py",
+                "src/bootbridge/bootstrap/install/status.py",
+                *LOOK,
+            ),
+            "lab.svg": ("src/bootbridge/cli/lab.py", *LOOK),
+            "gather.svg": ("src/bootbridge/cli/gather.py", *LOOK),
+            "down.svg": ("src/bootbridge/cli/down.py", "src/bootbridge/bootstrap/install/down.py", *LOOK),
             "doctor.svg": (
                 "src/bootbridge/cli/doctor.py",
                 *(

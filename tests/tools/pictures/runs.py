@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +99,8 @@ def lab(folder: Path) -> Pictures:
             command = f"bootbridge up --image {TUNNEL_IMAGE}"
             terminal.run(command, seconds=600)
             yield "up.svg", _svg(terminal.output(), command)
+        yield _picture("status.svg", folder, "bootbridge status", on_bootstrap.command)
+        yield _picture("lab.svg", folder, "bootbridge lab status --dir lab")
         on_bootstrap.run_checked("nft", "-f", "-", input=FILTER_AGENT_PORT)
         inside = f"--namespace={cluster.plan.namespace}"
         cluster.kubectl("delete", "pods", "--all", inside, "--grace-period=1", seconds=120)
@@ -111,6 +113,21 @@ def lab(folder: Path) -> Pictures:
             command = "bootbridge doctor"
             terminal.run(command)
             yield "doctor.svg", _svg(terminal.output(), command)
+        on_bootstrap.run_checked("nft", "delete", "table", "inet", "firewall")
+        yield _picture("gather.svg", folder, "bootbridge gather", on_bootstrap.command)
+        yield _picture("down.svg", folder, "bootbridge down", on_bootstrap.command, seconds=600)
+
+
+def _picture(
+    name: str,
+    folder: Path,
+    command: str,
+    where: Callable[[list[str]], list[str]] = lambda argv: argv,
+    seconds: float = 120,
+) -> tuple[str, bytes]:
+    with TerminalSession(folder, columns=COLUMNS, where=where) as terminal:
+        terminal.run(command, seconds)
+        return name, _svg(terminal.output(), command)
 
 
 # A firewall that drops packets to the agents' port. The rule goes away with the lab's node.

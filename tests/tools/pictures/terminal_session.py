@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,8 @@ class TerminalSession:
         where: Callable[[list[str]], list[str]] = lambda argv: argv,
     ) -> None:
         """`where` wraps the shell's command, for example to run it on a node of the lab."""
-        self._socket = folder / "tmux.sock"
+        # One for each session: the server of the one before may still be ending.
+        self._socket = Path(tempfile.mkdtemp(prefix="tmux-", dir=folder)) / "sock"
         environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(folder),
