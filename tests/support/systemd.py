@@ -86,6 +86,7 @@ exec unshare --pid --mount --cgroup --fork --kill-child sh -ec '
     printf "[Unit]\\nDefaultDependencies=no\\n" > /lib/systemd/system/$name.target
   done
   mount -t tmpfs tmpfs /etc/systemd
+  for scripts in /etc/init.d /etc/rc?.d; do mount -t tmpfs tmpfs $scripts; done
   mkdir -p /etc/systemd/system/service.d
   printf "[Service]\\nStandardOutput=append:/run/services.log\\nStandardError=inherit\\n" \\
     > /etc/systemd/system/service.d/log.conf
