@@ -16,6 +16,7 @@ from bootbridge.cli import check, down, gather, lab, main, status, up
 from bootbridge.cli.lab_next_steps import in_this_lab
 from bootbridge.cli.reference.specification import specifications
 from tests.support import ignition_documents
+from tests.support.not_run import not_run
 
 NOBODY = 65534
 # Modules that commands import lazily must be loaded before the rights are given up.
@@ -131,7 +132,7 @@ def test_a_command_that_needs_root_says_so_in_one_sentence(command: list[str]) -
 def test_files_that_cannot_be_read_are_not_taken_for_absent(command: list[str], tmp_path: Path) -> None:
     """An installation whose directory only root can read would look as if there were none."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, to create a directory that another user cannot read")
+        not_run("needs root, to create a directory that another user cannot read")
     state = tmp_path / "etc/kubernetes/bootbridge"
     state.mkdir(parents=True)
     state.chmod(0o700)

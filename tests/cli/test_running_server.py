@@ -108,7 +108,7 @@ def test_an_agents_address_is_one_clear_error(programs: Programs) -> None:
 
 @pytest.mark.interop
 def test_a_go_server_is_read_by_its_metrics(programs: Programs, endpoint: Callable[..., Endpoint]) -> None:
-    """It has no `/status`: the totals are shown, and what is missing is said."""
+    """It has no `/status`: the totals are shown, and a note names what is missing."""
     server = programs.server("go")
     programs.agent(server, "go")
     server.wait_until_ready()

@@ -139,7 +139,7 @@ SMALL_DATA = {
 @pytest.mark.parametrize("frame", SMALL_DATA.values(), ids=SMALL_DATA)
 @pytest.mark.parametrize("refused", [False, True], ids=["open call", "refused call"])
 def test_small_data_before_admission_is_a_flood(frame: bytes, refused: bool) -> None:
-    """Nobody has authenticated the peer; an agent sends at most one packet then."""
+    """The peer is not authenticated yet; an agent sends at most one packet then."""
     server = Server(admits=True)
     if refused:
         server.streams[0].reset(f.CANCEL)

@@ -18,7 +18,7 @@ html_css_files = ["site.css"]
 html_extra_path = ["_extra"]
 # Flags keep their two hyphens.
 smartquotes = False
-# What is no valid shell is shown without colours.
+# Text that is not valid shell is shown without colours.
 suppress_warnings = ["misc.highlighting_failure"]
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
