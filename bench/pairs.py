@@ -5,8 +5,6 @@ them. Whatever is started here is killed here, by its process id.
 """
 
 import contextlib
-import datetime
-import ipaddress
 import os
 import random
 import signal
@@ -21,11 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from report import OURS
+
+from bootbridge.trust.authority import Authority, KeyKind
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS_COMPILED = ROOT / "build" / "compiled" / "bin"
@@ -44,7 +40,7 @@ class BenchError(Exception):
 
 @dataclass(frozen=True)
 class Certificates:
-    """One CA, and a certificate with key for either side; RSA-2048 as in most clusters."""
+    """One CA, and a certificate with key for either side."""
 
     directory: Path
 
@@ -56,55 +52,12 @@ class Certificates:
         return {"cert": self.path("agent.crt"), "key": self.path("agent.key"), "ca": self.path("ca.crt")}
 
 
-def make_certificates(directory: Path) -> Certificates:
-    ca_key = _new_key()
-    ca_name = _name("bench-ca")
-    ca = _builder(ca_name, ca_name, ca_key).add_extension(x509.BasicConstraints(True, None), critical=True)
-    _write_pair(directory, "ca", ca.sign(ca_key, hashes.SHA256()), ca_key)
-    for name in ("server", "agent"):
-        key = _new_key()
-        leaf = _with_leaf_extensions(_builder(_name(f"bench-{name}"), ca_name, key))
-        _write_pair(directory, name, leaf.sign(ca_key, hashes.SHA256()), key)
+def make_certificates(directory: Path, key: KeyKind = "rsa-2048") -> Certificates:
+    authority = Authority.create("bench-ca", key=key)
+    authority.write(directory)
+    authority.issue_server(["localhost", "127.0.0.1"]).write(directory, "server")
+    authority.issue_client("bench-agent").write(directory, "agent")
     return Certificates(directory)
-
-
-def _new_key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: rsa.RSAPrivateKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
-    )
-
-
-def _with_leaf_extensions(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return builder.add_extension(x509.SubjectAlternativeName(names), critical=False).add_extension(
-        x509.ExtendedKeyUsage(usages), critical=False
-    )
-
-
-def _write_pair(directory: Path, name: str, cert: x509.Certificate, key: rsa.RSAPrivateKey) -> None:
-    (directory / f"{name}.crt").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    descriptor = os.open(directory / f"{name}.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(pem)
 
 
 # --- processes ----------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Kills a server under connected agents, restarts it, and measures until all agents are connected again.
 
-    python bench/storm.py [--servers ours,go] [--agents 200,1000,3000] [--mode http-connect] [--rounds N]
+    python bench/storm.py [--servers ours,go] [--agents 200,1000,3000] [--mode http-connect]
+                          [--key rsa-2048] [--rounds N]
 
 The agents are real agent streams, each over mTLS with its own id, in one Go process. They reconnect as the Go
 agent does: after 1 s, then ×1.5 up to 10 s, each plus up to 10 % jitter. A caller dials through the server
@@ -16,6 +17,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_args
 
 from generator import Entry, Generator, build_peers, next_line, peers_directory
 from growth import counts, raise_file_limit
@@ -32,6 +34,8 @@ from pairs import (
     processes,
     start_server,
 )
+
+from bootbridge.trust.authority import KeyKind
 
 AGENTS = (200, 1_000, 3_000)
 # Shorter than the agents' first wait, so that every server listens again before they dial.
@@ -68,7 +72,7 @@ class Storms:
         self.options = options
         self.children = children
         self.generator = Generator(children)
-        self.certs: Certificates = make_certificates(children.directory)
+        self.certs: Certificates = make_certificates(children.directory, options.key)
 
     def run(self) -> list[Storm]:
         taken = []
@@ -176,6 +180,12 @@ def parse_options() -> argparse.Namespace:
         "--servers", type=lambda text: text.split(","), default=["ours", "go"], help="ours, go"
     )
     parser.add_argument("--mode", choices=("http-connect", "grpc"), default="http-connect")
+    parser.add_argument(
+        "--key",
+        choices=get_args(KeyKind),
+        default="rsa-2048",
+        help="key type of server's and agents' certificates",
+    )
     parser.add_argument("--agents", type=counts, default=list(AGENTS), help="agents connected at the restart")
     parser.add_argument("--rounds", type=int, default=3, help="restarts of every size; figures are medians")
     parser.add_argument("--ours", type=Path, default=OURS_COMPILED, help="directory of our commands")
