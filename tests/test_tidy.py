@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "image": set(),
     "top": {"common"},
     "frontend_client": {"wire", "runtime"},
-    "status_page": {"runtime"},
+    "status_page": {"runtime", "common"},
     "proxy_server": {
         *("wire", "ports", "tunnel", "runtime", "metrics", "kube", "options", "status_page"),
         "common",  # names of fields

@@ -62,9 +62,6 @@ class Gauge(_Number):
     def set(self, value: Number) -> None:
         self.value = value
 
-    def dec(self, amount: Number = 1) -> None:
-        self.value -= amount
-
 
 class Histogram:
     """Counts observations by bucket, and their sum."""

@@ -50,6 +50,35 @@ AWS = ["--platform=aws", "--infra-id=demo-7xk2p"]
             "10.0.0.0/32 for this one address)",
         ),
         (
+            ["up", "--machine-network=10.0.0.1/16"],
+            "up: --machine-network: invalid CIDR '10.0.0.1/16' (bits are set behind the prefix length: write "
+            "10.0.0.0/16)",
+        ),
+        (
+            ["up", "--machine-network=10.0.0"],
+            "up: --machine-network: invalid CIDR '10.0.0' (for example 10.0.0.0/16 or fd00::/48)",
+        ),
+        (
+            ["up", "--image=a b"],
+            "up: --image: invalid image reference 'a b' (for example registry.example/bootbridge:0.2.0)",
+        ),
+        (
+            ["up", "--agent-port=x"],
+            "up: --agent-port: invalid number 'x' (run 'bootbridge up --help' for usage)",
+        ),
+        (["gather", "--out"], "gather: --out: value missing (run 'bootbridge gather --help' for usage)"),
+        (
+            ["kasconfig", "--flags", "--diff"],
+            "kasconfig: --diff: not allowed together with --flags (run 'bootbridge kasconfig --help' for "
+            "usage)",
+        ),
+        (
+            ["kasconfig"],
+            "kasconfig: the following arguments are required: BASE (run 'bootbridge kasconfig --help' for "
+            "usage)",
+        ),
+        (["man", "xyz"], "man: unknown command 'xyz' (run 'bootbridge --help' for the commands)"),
+        (
             ["address", "--service-network=fd00::"],
             "address: --service-network: prefix length missing in 'fd00::' (write it as fd00::/64, or "
             "fd00::/128 for this one address)",

@@ -63,7 +63,7 @@ def test_the_arguments_of_the_daemon_set_are_accepted(served: list[JoinServiceOp
     [
         (["--port=70000"], "--port: invalid port 70000"),
         (["--health-port=-1"], "--health-port: invalid port -1"),
-        (["--port=x"], "invalid int value: 'x'"),
+        (["--port=x"], "--port: invalid number 'x'"),
         (["extra"], "unrecognized arguments: extra"),
     ],
 )

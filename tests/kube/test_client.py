@@ -299,6 +299,15 @@ async def test_a_watch_event_has_a_size_limit(
             await waiting
 
 
+def recording(waits: list[float]) -> Callable[[float], Awaitable[None]]:
+    """Returns a sleep that records and does not wait."""
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    return sleep
+
+
 class TestRateLimit:
     def test_zero_means_five_per_second_with_bursts_of_ten(self) -> None:
         limit = RateLimit(0, 0)
@@ -327,20 +336,20 @@ class TestRateLimit:
         self, api: FakeApiServer
     ) -> None:
         """In Konnectivity TokenReviews waited for up to 11 minutes."""
-        client = KubeClient(access_to(api), qps=0.01, burst=1)
+        waits: list[float] = []
+        client = KubeClient(access_to(api), qps=0.01, burst=1, sleep=recording(waits))
         await client.send(LIST)
-        started = time.monotonic()
         with pytest.raises(KubeThrottled, match="--kubeconfig-qps"):
             await client.send(LIST, timeout=5)
-        assert time.monotonic() - started < 1
+        assert waits == []
         await client.aclose()
 
     async def test_requests_within_the_limit_are_only_delayed(self, api: FakeApiServer) -> None:
-        client = KubeClient(access_to(api), qps=20, burst=1)
-        started = time.monotonic()
+        waits: list[float] = []
+        client = KubeClient(access_to(api), qps=20, burst=1, clock=lambda: 0.0, sleep=recording(waits))
         for _ in range(3):
             await client.send(LIST)
-        assert time.monotonic() - started >= 0.1
+        assert waits == pytest.approx([0.05, 0.1])
         await client.aclose()
 
 

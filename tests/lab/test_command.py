@@ -79,6 +79,16 @@ def test_help_of_every_command_has_an_example(name: str, capsys: pytest.CaptureF
     assert f"bootbridge lab {name}" in text.partition("Examples:")[2]
 
 
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_without_a_lab_the_help_of_kubectl_is_that_of_the_command(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert main(["lab", "--dir", str(tmp_path / "none"), "kubectl", flag]) == 0
+    assert "bootbridge lab kubectl --on node1 get nodes" in capsys.readouterr().out
+    assert main(["lab", "--dir", str(tmp_path / "none"), "kubectl", "get", "pods", flag]) == 1
+
+
 def test_all_commands_are_tested_here() -> None:
     assert set(COMMANDS) == set(command._COMMANDS)
 

@@ -337,3 +337,5 @@ def test_a_directory_that_cannot_be_written_is_one_error(tmp_path: Path) -> None
     blocked.write_text("")
     with pytest.raises(OperatorError, match=r"cannot write .*file/certs"):
         CertificateDirectory(blocked / "certs").create([SERVER])
+    with pytest.raises(OperatorError, match=r"--dir: not a directory: .*/file"):
+        CertificateDirectory(blocked).create([SERVER])

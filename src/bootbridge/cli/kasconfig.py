@@ -31,7 +31,8 @@ _EXAMPLES = """\
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", metavar="BASE", help="the rendered KubeAPIServerConfig, YAML or JSON")
-    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="applied in order")
+    # With a default argparse does not count it as missing beside BASE.
+    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", default=[], help="applied in order")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--flags", action="store_true", help="print the kube-apiserver's flags, one per line")
     what.add_argument("--diff", action="store_true", help="print what the overrides change")

@@ -277,8 +277,14 @@ def _shell(flags: argparse.Namespace) -> int:
 
 
 def _kubectl(flags: argparse.Namespace) -> int:
-    lab = Lab.open(_directory(flags))
     node, rest = "", flags.arguments
+    try:
+        lab = Lab.open(_directory(flags))
+    except OperatorError:
+        if rest not in (["--help"], ["-h"]):
+            raise
+        _COMMANDS["kubectl"].parser(flags.program).print_help()  # without a lab there is no kubectl to ask
+        return ExitCode.OK
     if rest[:1] == ["--on"]:
         if len(rest) < 2:
             raise OperatorError("node name missing", subject="--on", hint="for example: --on node1 get pods")
@@ -424,7 +430,7 @@ _COMMANDS = {
     "kubectl": _command(
         _kubectl,
         "run kubectl on the bootstrap node, or with --on NODE on another",
-        "",
+        "Passes the words that follow to kubectl, also --help.",
         "{program} get pods -A\n{program} --on node1 get nodes",
         passthrough="WORD",
         passes_help=True,

@@ -45,7 +45,8 @@ def _run(flags: argparse.Namespace) -> int:
         return _write(man.pages(commands), Path(flags.output))
     name = " ".join(flags.command)
     if name not in commands:
-        raise OperatorError(f"unknown command {name!r}", hint=suggestion(name, commands))
+        hint = suggestion(name, commands) or "run 'bootbridge --help' for the commands"
+        raise OperatorError(f"unknown command {name!r}", hint=hint)
     return _show(man.page(commands[name], commands))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,13 @@ from bootbridge.cli.help_page import reflow, width
 from bootbridge.cli.output import print_output
 from bootbridge.cli.suggestion import suggestion
 from bootbridge.errors import OperatorError
+
+# Texts of argparse, and the terms of all other errors.
+_ARGPARSE_TEXTS = {
+    "invalid int value:": "invalid number",
+    "expected one argument": "value missing",
+    "not allowed with argument": "not allowed together with",
+}
 
 
 @dataclass(frozen=True)
@@ -69,9 +77,13 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise OperatorError(
-            message, hint=self._did_you_mean(message) or f"run '{self.prog} --help' for usage"
-        )
+        """Raises OperatorError; of what argparse says of one argument, the subject is its last spelling."""
+        found = re.fullmatch(r"argument (?:\S*/)?(\S+): (.*)", message, re.DOTALL)
+        subject, problem = found.groups() if found else ("", message)
+        for theirs, ours in _ARGPARSE_TEXTS.items():
+            problem = problem.replace(theirs, ours)
+        hint = self._did_you_mean(message) or f"run '{self.prog} --help' for usage"
+        raise OperatorError(problem, subject=subject, hint=hint)
 
     def _did_you_mean(self, message: str) -> str:
         _, found, words = message.partition("unrecognized arguments: ")

@@ -182,7 +182,8 @@ def image_from(flags: argparse.Namespace) -> ProxyImage:
             raise OperatorError("the release payload has no such image", subject="--image-is", hint=hint)
         return ProxyImage()
     if any(character.isspace() or character in "'\"\\$`|&;" for character in reference):
-        raise OperatorError(f"invalid image reference {reference!r}", subject="--image")
+        hint = "for example registry.example/bootbridge:0.2.0"
+        raise OperatorError(f"invalid image reference {reference!r}", subject="--image", hint=hint)
     return ProxyImage(flags.image_is or "bootbridge", reference)
 
 
@@ -224,13 +225,20 @@ def _network(text: str, flag: str) -> IPNetwork:
     try:
         network = ipaddress.ip_network(text)
     except ValueError:
-        hint = "for example 10.0.0.0/16 or fd00::/48"
+        hint = _network_hint(text)
         raise OperatorError(f"invalid CIDR {text!r}", subject=flag, hint=hint) from None
     if "/" not in text:
         # Python reads it as a network of one address, which is rarely meant.
         hint = f"write it as {text}/{24 if network.version == 4 else 64}, or {network} for this one address"
         raise OperatorError(f"prefix length missing in {text!r}", subject=flag, hint=hint)
     return network
+
+
+def _network_hint(text: str) -> str:
+    try:
+        return f"bits are set behind the prefix length: write {ipaddress.ip_network(text, strict=False)}"
+    except ValueError:
+        return "for example 10.0.0.0/16 or fd00::/48"
 
 
 def _address(text: str, subject: str) -> IPAddress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 
 import h11
@@ -43,6 +43,7 @@ class KubeClient(ObjectClient):
         burst: int = 0,
         user_agent: str = "bootbridge",
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         idle_connections_max: int = IDLE_CONNECTIONS_MAX,
         request_seconds: float = REQUEST_SECONDS_MAX,
     ) -> None:
@@ -50,6 +51,7 @@ class KubeClient(ObjectClient):
         self._limit = RateLimit(qps, burst)
         self._user_agent = user_agent
         self._clock = clock
+        self._sleep = sleep
         self._idle_connections_max = idle_connections_max
         self._request_seconds = request_seconds
         self._idle: list[HttpConnection] = []
@@ -161,7 +163,7 @@ class KubeClient(ObjectClient):
                 f"more than {seconds_max:g}s; raise --kubeconfig-qps and --kubeconfig-burst"
             )
         if wait:
-            await asyncio.sleep(wait)
+            await self._sleep(wait)
 
     async def _exchange(self, request: ApiRequest) -> tuple[Head, bytes]:
         # An idle connection may be dead, so a request without a response is sent once more on a new one.

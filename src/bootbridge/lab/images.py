@@ -52,7 +52,6 @@ class Images:
         self._directory = directory
         self._components = components
         self._konnectivity = konnectivity
-        self._digests: dict[str, str] = {}
 
     def archive(self, reference: str) -> Path:
         """Returns the archive of one image; builds it if it does not exist."""

@@ -176,4 +176,7 @@ def _inode(path: str) -> tuple[int, int] | None:
 
 
 def _text(error: Exception) -> str:
+    """Returns strerror(3)'s text: `socket.create_server` adds the address to the error's own."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
     return (getattr(error, "strerror", None) or str(error)).lower()

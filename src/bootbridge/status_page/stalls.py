@@ -1,10 +1,11 @@
-"""Which connections are stalled: data waits, and none was passed on since the reading before."""
+"""Which connections of the document are stalled, and how many of each agent."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 
+from bootbridge.common.stalled_connection import is_stalled
 from bootbridge.status_page.document import Document, number, rows, text
 
 DIRECTIONS = ("bytesUp", "bytesDown")
@@ -24,11 +25,8 @@ def connection_totals(status: Document) -> Iterator[tuple[Hashable, float]]:
 
 
 def stalled(connection: Document, rates: Rates) -> bool:
-    """Whether a side does not read. A queue alone does not show that: a fast transfer always has one."""
-    if not text(connection, "waitingFor").endswith("to read"):
-        return False
-    direction = "bytesUp" if number(connection, "queuedUp") else "bytesDown"
-    return not rates.get(connection_key(connection, direction), 1.0)
+    up, down = (rates.get(connection_key(connection, direction)) for direction in DIRECTIONS)
+    return is_stalled(text(connection, "waitingFor"), number(connection, "queuedUp"), up, down)
 
 
 def stalled_by_agent(status: Document, rates: Rates) -> Counter[str]:

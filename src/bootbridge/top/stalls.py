@@ -1,7 +1,4 @@
-"""Completes a sample with stalled connections: data waits, and none was passed on since the sample before.
-
-The program itself counts a connection as stalled after 5 s, and only on the side that has the queue.
-"""
+"""Completes a sample with its stalled connections, which the program itself counts only after 5 s."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from bootbridge.common.stalled_connection import is_stalled
 from bootbridge.common.terminal.figures import counted
 from bootbridge.top.snapshot import ConnectionRow, PeerRow, RowRates, Snapshot
 
@@ -22,7 +20,7 @@ def with_stalls(sample: Snapshot, rates_of: Callable[[ConnectionRow], RowRates])
 
 
 def _is_stalled(row: ConnectionRow, rates: RowRates) -> bool:
-    return row.waiting_for.endswith("to read") and (rates.up if row.queued_up else rates.down) == 0.0
+    return is_stalled(row.waiting_for, row.queued_up, rates.up, rates.down)
 
 
 def _with_at_least(peer: PeerRow, count: int) -> PeerRow:

@@ -322,6 +322,8 @@ def _renewed_ca(path: Path, authority: Authority, validity: timedelta) -> bytes:
 def _make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise OperatorError(f"not a directory: {path}", subject="--dir", hint="choose another one") from None
     except OSError as error:
         raise write_error(path, error) from error
 
