@@ -370,6 +370,7 @@ index-url = https://ci:<<password>>@pypi.example/simple
 [pypi]
 password = pypi-<<token>>
 bindpw <<password>>
+    auth_pass <<token>>
 bearer eyJhbGciOiJkaXIifQ..<<token>>.<<token>>.<<token>>
 {"kty": "EC", "crv": "P-256", "x": "AAAAshownAAAAshown", "d": "<<token>>"}
 {'token': u'<<token>>', 'user': u'bob'}

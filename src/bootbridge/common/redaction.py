@@ -62,7 +62,8 @@ _PIPED = re.compile(
 )
 # Settings whose value follows after a blank.
 _SETTING = re.compile(
-    rb"""(?m)(^[ \t]{0,80}(?:bindpw|rootpw|requirepass|masterauth|wpa-psk)[ \t]{1,20}["']?)[^\s"']{1,256}"""
+    rb"""(?m)(^[ \t]{0,80}(?:bindpw|rootpw|requirepass|masterauth|auth_pass|wpa-psk)[ \t]{1,20}["']?)"""
+    rb"""[^\s"']{1,256}"""
 )
 _LITERAL = re.compile(rb"""(--from-literal[ \t=]{1,8}["']?[^\s=]{1,253}=)[^\s"']{1,4096}""")
 _NETRC = re.compile(rb"(?i)(\b(?:machine|login|account)\s{1,8}\S{1,256}\s{1,8}password\s{1,8})\S{1,256}")
