@@ -136,6 +136,17 @@ def test_a_flooding_source_waits_and_an_agent_behind_its_address_is_still_admitt
     server.wait_for_log("agent handshake delayed")
 
 
+def test_after_a_flood_the_next_handshake_of_its_source_waits(programs: Programs) -> None:
+    """One connection that was closed for a flood is enough, also if its handshake succeeded."""
+    server = programs.server()
+    flooding = target(server, certificate=True)
+    flood_once("ping", flooding)
+    until(lambda: server.metric("frame_budgets_exceeded_total", frame="PING") == 1, "it was counted", SECONDS)
+    assert server.metric("agent_handshakes_delayed_total") == 0
+    flooding.shake_hands().close()
+    assert server.metric("agent_handshakes_delayed_total") == 1
+
+
 def test_packets_before_admission_have_no_effect(programs: Programs, kube: ApiThread) -> None:
     """In token mode, they arrive before the token is reviewed: they would fill the log, and cause answers."""
     server = token_server(programs, kube)
