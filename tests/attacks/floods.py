@@ -133,6 +133,10 @@ FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     "window-update": _on_stream_1(f.window_update(0, 1)),
     "priority": _on_stream_1(f.frame(f.PRIORITY, 0, 1, b"\x00\x00\x00\x00\x00")),
     "empty-data": _on_stream_1(f.frame(f.DATA, 0, 1)),
+    "goaway": _on_stream_1(f.goaway(0, f.NO_ERROR)),
+    "unknown": _on_stream_1(f.frame(0xBE, 0, 0, b"flooding")),
+    # A stream that depends on itself: answered with RST_STREAM.
+    "invalid": _on_stream_1(f.frame(f.PRIORITY, 0, 3, b"\x00\x00\x00\x03\x00")),
     "small-data": _data_after_refusal,
     "continuation": _continuation,
     "identifiers": _identifiers,

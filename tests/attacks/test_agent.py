@@ -21,6 +21,7 @@ from tests.support.fake_api_server import ApiThread, FakeApiServer
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
 from tests.support.process_program import until
 from tests.support.process_tunnels import RefusedDialError, dial, fetch, receive
+from tests.support.token_mode import AGENT, agent_token, token_agent_flags, token_server
 from tests.support.tunnel_programs import Agent, Programs, Server
 
 RETIRE_SECONDS = 60.0
@@ -211,6 +212,17 @@ def test_an_agent_cannot_outlive_its_token(programs: Programs, kube: ApiThread) 
     until(lambda: disconnected(server, "token expired"), "the server ends its connection", RETIRE_SECONDS)
     token_flag(programs, "a", token_of(kube, "agent-1", "node1", "127.0.0.1", "127.0.0.9"))
     server.wait_for_agents(1, RETIRE_SECONDS)
+    assert server.metric("retired_agents_total", reason="token expired") == 1
+
+
+def test_an_agent_cannot_outlive_its_reviewed_token(programs: Programs, kube: ApiThread) -> None:
+    """In token mode without certificates: the API server's review of it is made only when it connects."""
+    server = token_server(programs, kube)
+    short = agent_token("short", exp=int(time.time()) + 15)
+    kube.api.token_reviews[short] = AGENT
+    programs.agent(server, flags=token_agent_flags(programs, short))
+    server.wait_for_agents(1)
+    until(lambda: disconnected(server, "token expired"), "the server ends its connection", RETIRE_SECONDS)
     assert server.metric("retired_agents_total", reason="token expired") == 1
 
 

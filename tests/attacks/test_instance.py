@@ -33,6 +33,7 @@ from bootbridge.trust.measurement import MeasurementPolicy
 from bootbridge.trust.tpm.commands import TpmCommand
 from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.return_codes import TpmError
+from bootbridge.wire import grpc_messages as grpc
 from tests.join_service import test_real_apiserver as real
 from tests.join_service.environment import csr
 from tests.support.gated_tpm import GatedTpm
@@ -170,6 +171,30 @@ async def test_a_refused_instance_does_not_fill_the_audit_log(tmp_path: Path) ->
     assert outcomes.count("issued") == 1
     assert outcomes.count("refused") <= REFUSALS_PER_CALLER_MAX
     assert status["auditLinesOmitted"] == 2 * REFUSALS_PER_CALLER_MAX - outcomes.count("refused")
+
+
+async def test_an_evicted_instance_loses_its_open_connection(tmp_path: Path) -> None:
+    """Its evidence was verified when it connected, and a connection may live for a minute."""
+    own = SoftwareTpm()
+    policy = {"evidence": {"tpm": {}}, "instances": [listed("worker-0", Role.WORKER, identity=own.identity)]}
+    request = TicketRequest("worker-0", False, csr("worker-0")).encode()
+    async with join_service(tmp_path, policy) as service:
+        channel = await connect(HOST, service.port, label=JOIN_LABEL, attestation=Attestation(own))
+        async with GrpcClient(channel.reader, channel.writer) as evicted:
+            await evicted.unary(ISSUE_TICKET, request, DEADLINE_SECONDS)
+            operator = await asyncio.create_subprocess_exec(
+                *(OURS / "bootbridge", "node", "evict", "worker-0", "--json"),
+                *("--kubeconfig", str(tmp_path / "kubeconfig")),
+            )
+            assert await asyncio.wait_for(operator.wait(), DEADLINE_SECONDS) == 0
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while f"channels closed identity={own.identity}" not in service.log:
+                    await service.status()
+            with pytest.raises(RpcError) as failed:
+                await evicted.unary(ISSUE_TICKET, request, DEADLINE_SECONDS)
+        assert failed.value.code == grpc.UNAVAILABLE
+        with pytest.raises(RpcError, match="node evicted"):
+            await service.ticket("worker-0", Role.WORKER, own)
 
 
 # The fixture of the tests with a real kube-apiserver.

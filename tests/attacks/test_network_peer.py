@@ -51,6 +51,8 @@ CALLS_PER_CONNECTION = 15
 FLOOD_CONNECTIONS = 20
 # Above the server's deadline of 30 s.
 CLOSED_SECONDS_MAX = 60.0
+# Above the 5 s for a request, below the 60 s between requests.
+REQUEST_SECONDS_MAX = 40.0
 FRAME_KINDS = {
     "rst": {"HEADERS", "RST_STREAM"},
     "ping": {"PING"},
@@ -59,6 +61,9 @@ FRAME_KINDS = {
     "window-update": {"WINDOW_UPDATE"},
     "priority": {"PRIORITY"},
     "empty-data": {"empty DATA", "DATA before admission"},
+    "goaway": {"GOAWAY"},
+    "unknown": {"unknown"},
+    "invalid": {"invalid"},
     "small-data": {"DATA before admission"},
     "continuation": {"CONTINUATION"},
 }
@@ -129,6 +134,17 @@ def test_a_flooding_source_waits_and_an_agent_behind_its_address_is_still_admitt
     server.wait_until_ready()
     assert fetch(server, web.address) == ANSWER
     server.wait_for_log("agent handshake delayed")
+
+
+def test_after_a_flood_the_next_handshake_of_its_source_waits(programs: Programs) -> None:
+    """One connection that was closed for a flood is enough, also if its handshake succeeded."""
+    server = programs.server()
+    flooding = target(server, certificate=True)
+    flood_once("ping", flooding)
+    until(lambda: server.metric("frame_budgets_exceeded_total", frame="PING") == 1, "it was counted", SECONDS)
+    assert server.metric("agent_handshakes_delayed_total") == 0
+    flooding.shake_hands().close()
+    assert server.metric("agent_handshakes_delayed_total") == 1
 
 
 def test_packets_before_admission_have_no_effect(programs: Programs, kube: ApiThread) -> None:
@@ -348,9 +364,9 @@ def test_a_connection_without_an_admitted_stream_ends(programs: Programs, web: H
     assert fetch(server, web.address) == ANSWER
 
 
-def closed_by_server(sock: socket.socket) -> bool:
+def closed_by_server(sock: socket.socket, seconds: float = CLOSED_SECONDS_MAX) -> bool:
     """Reads until the end, for longer than the server's deadline."""
-    sock.settimeout(CLOSED_SECONDS_MAX)
+    sock.settimeout(seconds)
     try:
         while sock.recv(65536):
             pass
@@ -395,6 +411,17 @@ def test_unfinished_requests_do_not_make_a_probe_fail(programs: Programs) -> Non
                 continue  # closed already
         for _ in range(5):
             assert agent.health.get("/healthz")[0] == 200
+
+
+@pytest.mark.slow
+def test_an_unfinished_request_is_closed(programs: Programs) -> None:
+    """Also without newer connections that would replace it: silent, or with the beginning of a request."""
+    server = programs.server()
+    with ExitStack() as stack:
+        silent, begun = hold(stack, server.health.port, 2)
+        begun.sendall(b"GET /healthz HTTP/1.1\r\n")
+        for sock in (silent, begun):
+            assert closed_by_server(sock, REQUEST_SECONDS_MAX)
 
 
 def test_a_web_site_cannot_read_the_status_by_dns_rebinding(programs: Programs) -> None:

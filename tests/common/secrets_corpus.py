@@ -329,7 +329,73 @@ ssh:
   port: 22
 """
 
+CLOUD_INIT = """\
+#cloud-config
+password: <<words>>
+chpasswd: {expire: false, list: ["root:<<password>>", core:<<token>>]}
+users:
+- name: core
+  plain_text_passwd: <<password>>
+  ssh_authorized_keys: [ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 core]
+runcmd:
+- echo core:<<password>> | chpasswd
+- echo '<<token>>' | podman login --password-stdin -u ci registry.example
+- openssl rsa -passin pass:<<token>> -in /etc/app/tls.key
+- ipmitool -I lanplus -H bmc.example -U admin -P <<password>> power status
+- [ldapsearch, -x]
+- ldapsearch -D cn=admin -w <<password>> -b dc=example
+- mysqldump -u root -p<<token>> app
+final_message: done
+"""
+
+IGNITION = """\
+{"ignition": {"version": "3.2.0", "config": {"merge": [{"source": "https://api-int.example:22623/config/master",
+  "httpHeaders": [{"name": "Authorization", "value": "Basic <<base64>>"}]}]}},
+ "passwd": {"users": [{"name": "core", "passwordHash": "<<crypt>>"}]},
+ "storage": {"files": [{"path": "/etc/motd", "contents": {"source": "data:,shown%20text"}},
+    {"path": "/etc/app.env", "contents": {"source": "data:,DB_PASSWORD%3D<<token>>"}}],
+  "luks": [{"name": "data", "device": "/dev/vdb", "keyFile": {"source": "data:,<<token>>"}}]}}
+"""
+
+USER_FILES = """\
+machine one.example account a login ci password <<password>>
+machine two.example password <<password>> login ci
+db.example:5432:app:ci:<<token>>
+*:*:*:postgres:<<password>>
+2001:db8:0:1:2:3:4:5
+52:54:00:12:34:56
+//registry.example/:_authToken=<<token>>
+//registry.example/:_password=<<base64>>
+index-url = https://ci:<<password>>@pypi.example/simple
+[pypi]
+password = pypi-<<token>>
+bindpw <<password>>
+    auth_pass <<token>>
+bearer eyJhbGciOiJkaXIifQ..<<token>>.<<token>>.<<token>>
+{"kty": "EC", "crv": "P-256", "x": "AAAAshownAAAAshown", "d": "<<token>>"}
+{'token': u'<<token>>', 'user': u'bob'}
+"""
+
 CORPUS: dict[str, SecretSource] = {
+    "cloud-init": SecretSource(
+        CLOUD_INIT, ("expire: false", "-U admin", "-b dc=example", "[ldapsearch, -x]", "final_message: done")
+    ),
+    "Ignition": SecretSource(
+        IGNITION,
+        ("https://api-int.example:22623/config/master", "data:,shown%20text", '"device": "/dev/vdb"'),
+    ),
+    "files of users": SecretSource(
+        USER_FILES,
+        (
+            "machine one.example account a login ci",
+            "db.example:5432:app:ci:",
+            "2001:db8:0:1:2:3:4:5",
+            "52:54:00:12:34:56",
+            "@pypi.example/simple",
+            "AAAAshownAAAAshown",
+            "u'bob'",
+        ),
+    ),
     "kubeadm's kube-apiserver manifest": SecretSource(
         KUBEADM_MANIFEST,
         (

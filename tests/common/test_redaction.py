@@ -123,6 +123,16 @@ def test_a_copy_of_a_secret_in_an_annotation_is_removed() -> None:
     assert json.loads(cleaned)["metadata"]["annotations"] == {"a": "b"}
 
 
+def test_a_secret_inside_a_config_map_is_removed() -> None:
+    secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: db}\nstringData: {anything: Tr0ub4dor}\n"
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"note": "shown", "db.yaml": secret}}
+    for text in (yaml.safe_dump(config_map), json.dumps(config_map)):
+        cleaned = Redactor().clean(text.encode()).decode()
+        assert "Tr0ub4dor" not in cleaned
+        assert yaml.safe_load(cleaned)["data"]["note"] == "shown"
+        assert yaml.safe_load(yaml.safe_load(cleaned)["data"]["db.yaml"])["metadata"] == {"name": "db"}
+
+
 def test_a_secret_that_cannot_be_parsed_is_withheld() -> None:
     assert Redactor().clean(b"kind: Secret\ndata: {a: [\n") == WITHHELD
 

@@ -95,6 +95,8 @@ S = "Tr0ub4dorAnd3"
         pytest.param(f"kubectl create secret generic x --from-literal=a={S}\n", id="--from-literal"),
         pytest.param(f"HTTPS_PROXY=user:{S}@proxy:3128\n", id="a proxy without a scheme"),
         pytest.param(f"ENV DB_PASSWORD {S}\n", id="an image's history"),
+        pytest.param(f"chpasswd:\n  list: |\n    root:{S}\n    core:{S}\n", id="a block of chpasswd"),
+        pytest.param(f"chpasswd:\n  list:\n  - root:{S}\n  - 'core:{S}'\n", id="items of chpasswd"),
         pytest.param(f"[wifi-security]\npsk={S}\n", id="NetworkManager"),
         pytest.param(f"DBPASS={S}\n", id="a name without a separator"),
         pytest.param(f"user:{{SSHA}}{S}Tr0ub4dor\n", id="a hash of LDAP"),
@@ -147,6 +149,28 @@ def test_colours_do_not_hide_a_name() -> None:
 def test_a_named_secret_inside_base64_is_removed() -> None:
     encoded = base64.b64encode(b"[client]\nuser=root\npassword=hunter2hunter2\n")
     assert encoded[:20] not in Redactor().clean(b"my.cnf: data:;base64," + encoded + b"\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"machine h login u password {S}\n",
+        f"db:5432:app:u:{S}\n",
+        f"chpasswd:\n  list: |\n    root:{S}\n",
+        f"root:$6$abcdefgh${S}Tr0ub4dorAnd3:1:0\n",
+    ],
+)
+def test_a_secret_of_another_form_inside_base64_is_removed(text: str) -> None:
+    encoded = base64.b64encode(text.encode())
+    assert encoded[:20] not in Redactor().clean(b"content: " + encoded + b"\n")
+
+
+def test_compressed_data_inside_base64_are_withheld() -> None:
+    """As Ignition and cloud-init write files with `compression: gzip`."""
+    encoded = base64.b64encode(gzip.compress(b"token: abc", mtime=0))
+    assert Redactor().clean(b'"source": "data:;base64,' + encoded + b'"\n') == (
+        b'"source": "data:;base64,' + GONE.encode() + b'"\n'
+    )
 
 
 def test_redacted_json_and_yaml_stay_valid() -> None:

@@ -35,6 +35,12 @@ FILLERS = [
     b"proxy=a:b",
     b"data:,%41",
     b"kind: Secret ",
+    b"chpasswd: list:\n - a:b\n",
+    b"machine a password ",
+    b" a:1:b:c:",
+    b"echo a|",
+    b"mysql -",
+    b'"keyFile":{data:',
 ]
 
 

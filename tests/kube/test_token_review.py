@@ -422,6 +422,36 @@ async def test_a_source_waits_for_one_review_of_each_other_source(api: FakeApiSe
     await client.aclose()
 
 
+async def test_an_agents_token_is_reviewed_before_the_waiting_ones_of_another_source(
+    api: FakeApiServer, clock: Clock
+) -> None:
+    """Ten forged tokens with the right claims came first."""
+    client = KubeClient(access_to(api), qps=10, burst=1, clock=clock)
+    reviewer = TokenReviewer(client, "kube-system", "konnectivity-agent", AUDIENCE, clock)
+    api.token_reviews[token("agent")] = GOOD
+
+    def reviewed() -> list[str]:
+        return [call.body["spec"]["token"] for call in api.calls_to("POST", REVIEWS)]
+
+    calls = [
+        asyncio.create_task(reviewer.authenticate([bearer(f"forged-{number}")], "192.0.2.66"))
+        for number in range(10)
+    ]
+    await until(lambda: len(reviewed()) == 1)
+    calls.append(asyncio.create_task(reviewer.authenticate([bearer("agent")], "192.0.2.1")))
+    await asyncio.sleep(0)
+    for number in (2, 3):
+        clock.now += 1 / client.qps
+        await until(lambda number=number: len(reviewed()) == number)
+    assert token("agent") in reviewed()
+    await calls[-1]
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await reviewer.aclose()
+    await client.aclose()
+
+
 async def test_closing_cancels_running_reviews(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     api.answering.clear()
     review = asyncio.create_task(reviewer.authenticate([bearer()]))

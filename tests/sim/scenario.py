@@ -35,6 +35,7 @@ CHECK_EVERY = 16
 # One seed in ten has floods: chosen by the last digit, which no seed in ONCE_FAILED has.
 FLOOD_DIGIT = 9
 FLOODS_MAX = 14
+LATER_FLOOD_DIGITS = 49  # and one in a hundred those that came later
 # The server's deadline for connections without an admitted stream, and the delays and freezes of a network.
 FLOOD_SECONDS_MAX = 30.0 + 45.0
 
@@ -482,7 +483,9 @@ class Scenario:
 
     def _add_flood(self) -> None:
         server = self._some_server()
-        kind = FloodPeer.KINDS[self.env.count(0, len(FloodPeer.KINDS) - 1)]
+        later = self.seed % 100 == LATER_FLOOD_DIGITS
+        kinds = FloodPeer.LATER_KINDS if later else FloodPeer.KINDS
+        kind = kinds[self.env.count(0, len(kinds) - 1)]
         if server.alive and not server.core.stopping:
             self.env.trace(f"flood {kind} at {server.name}")
             near, far = self.network.join(self.outside, server.pump, "flood")

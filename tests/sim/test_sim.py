@@ -7,7 +7,10 @@ import pytest
 from bootbridge.proxy_server import agent_port
 from bootbridge.tunnel.endpoint import Endpoint
 from bootbridge.wire import packets as p
+from bootbridge.wire.frames import PRIORITY
+from bootbridge.wire.http2_budgets import ONE_STREAM, FrameBudget
 from tests.sim.run import main, run_seed
+from tests.support import sim_network
 
 # Seeds that failed once, with the defect, which was in a core or in the simulator.
 ONCE_FAILED = {
@@ -43,6 +46,7 @@ ONCE_FAILED = {
     5005229: "the same",
 }
 BLOCK = 50
+PRIORITY_SEED = 9  # with a flood of PRIORITY frames
 FLOOD_SEED = 289  # with most kinds of floods, one of them silent
 
 
@@ -95,3 +99,13 @@ def test_a_server_without_a_deadline_for_silent_peers_is_noticed(monkeypatch: py
     result = run_seed(FLOOD_SEED)
     assert result.promise == 4, result.line
     assert "floods are still connected" in result.text
+
+
+def test_a_server_without_a_budget_for_a_kind_of_frame_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with it, the flood would end with ENHANCE_YOUR_CALM."""
+    unbounded = list(ONE_STREAM)
+    unbounded[PRIORITY] = FrameBudget(10**9)
+    monkeypatch.setattr(sim_network, "ONE_STREAM", tuple(unbounded))
+    result = run_seed(PRIORITY_SEED)
+    assert result.promise == 4, result.line
+    assert "floods are still connected: ['priority']" in result.text

@@ -12,6 +12,7 @@ from bootbridge.wire import frames as f
 from bootbridge.wire.http2_budgets import (
     ONE_STREAM,
     SETTINGS_ENTRIES_MAX,
+    STREAM_ERROR,
     BudgetExceeded,
     FrameBudget,
     Http2Budgets,
@@ -85,6 +86,18 @@ def continuations() -> Iterator[bytes]:
         yield f.frame(f.CONTINUATION, 0, 3)
 
 
+def opened() -> Iterator[bytes]:
+    """More calls than a connection may have; each is refused, and none is reset."""
+    for stream_id in count(3, 2):
+        yield headers(stream_id)
+
+
+def resets_of_one() -> Iterator[bytes]:
+    """Of a closed stream, which are ignored."""
+    while True:
+        yield f.rst_stream(1, f.CANCEL)
+
+
 FLOODS: dict[str, tuple[Callable[[], Iterator[bytes]], set[str]]] = {
     "PING": (again(f.frame(f.PING, 0, 0, b"12345678")), {"PING"}),
     "PING ACK": (again(f.frame(f.PING, f.ACK, 0, b"12345678")), {"PING"}),
@@ -99,6 +112,8 @@ FLOODS: dict[str, tuple[Callable[[], Iterator[bytes]], set[str]]] = {
     "unknown frames": (again(f.frame(0xBE, 0, 0, b"x")), {"unknown"}),
     "RST_STREAM": (resets, {"HEADERS", "RST_STREAM"}),
     "malformed requests": (malformed_requests, {"HEADERS", "invalid"}),
+    "HEADERS alone": (opened, {"HEADERS"}),
+    "RST_STREAM alone": (resets_of_one, {"RST_STREAM"}),
     "CONTINUATION": (continuations, {"CONTINUATION"}),
 }
 
@@ -114,6 +129,15 @@ def test_a_flood_ends_the_connection(name: str, budgets: tuple[FrameBudget, ...]
     assert server.http2.error.frame in kinds
     kind, _, _, payload = split_frames(take(server.http2))[-1]
     assert (kind, int.from_bytes(payload[4:8], "big")) == (f.GOAWAY, f.ENHANCE_YOUR_CALM)
+
+
+def test_frames_that_are_answered_with_a_reset_have_a_budget_of_their_own() -> None:
+    """Smaller on the agent port than that of their kind: each costs an answer too."""
+    on_itself = f.frame(f.PRIORITY, 0, 3, b"\0\0\0\x03\0")
+    server = Server(ONE_STREAM)
+    assert server.flood(again(on_itself)()) == ONE_STREAM[STREAM_ERROR].burst
+    assert isinstance(server.http2.error, BudgetExceeded)
+    assert server.http2.error.frame == "invalid"
 
 
 @pytest.mark.parametrize("name", FLOODS)

@@ -34,7 +34,7 @@ _PAIR: Final = re.compile(
     rb"""\\{0,8}["']?(?:[,;\s]|\\n|- ){1,200}(?P<begin>)"""
     rb"""\\{0,8}["']?value\\{0,8}["']?[ \t]{0,20}[:=][ \t]{0,20}"""
 )
-_OPENING: Final = re.compile(rb"""b?(?P<mark>\"{3}|'{3}|\\{0,8}["'])""")
+_OPENING: Final = re.compile(rb"""[bru]?(?P<mark>\"{3}|'{3}|\\{0,8}["'])""")
 # What may stand before a name that begins its line in YAML.
 _KEY_START: Final = re.compile(rb"""[ \t]{0,200}(?:- {1,8}){0,4}["']?""")
 _LIST_ITEM: Final = re.compile(rb"""[ \t]{0,200}- {1,8}(?![{-]|["']?[A-Za-z0-9_./-]{1,128}["']?:(?:\s|$))""")

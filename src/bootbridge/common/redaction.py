@@ -1,8 +1,9 @@
 """Removes secrets from the files of a log bundle.
 
-By format: private keys in PEM, also inside base64 (up to three levels), the data of Secrets, bearer and
-bootstrap tokens, tokens with a vendor's prefix, password hashes, user info in URLs. By name: `named_values`,
-also inside base64. By value: each line of a known key of this node. A text that looks like a Secret but
+By format: private keys in PEM, also inside base64 (up to three levels), and in JSON Web Keys, the data of
+Secrets, bearer and bootstrap tokens, tokens with a vendor's prefix, password hashes, user info in URLs, lines
+of .netrc, .pgpass and cloud-init's chpasswd, arguments of commands. By name: `named_values`. Both also inside
+base64. By value: each line of a known key of this node. A text that looks like a Secret but
 cannot be parsed, and data that is not text, are withheld completely. A marker replaces each removed secret.
 """
 
@@ -48,16 +49,57 @@ _CURL_USER = re.compile(
     rb"""((?:[ \t]-u[ \t=]{0,8}|--(?:user|proxy-user|(?:src-|dest-)?creds)[ \t=]{1,8})"""
     rb"""["']?[^\s:"']{1,128}:)[^\s"']{1,256}"""
 )
-# `oc login -p`, `podman login -p`, `sshpass -p`.
-_LOGIN = re.compile(rb"""(\b(?:login|sshpass)\b[^\n]{0,200}?[ \t]-p[ \t=]{0,8}["']?)[^\s"'-][^\s"']{0,255}""")
+# `oc login -p`, `podman login -p`, `sshpass -p`, `mysql -p`, `ipmitool -P`, `ldapsearch -w`.
+_LOGIN = re.compile(
+    rb"""((?:\b(?:login|sshpass|mysql\w{0,16})\b[^\n]{0,200}?[ \t]-p|\bipmitool\b[^\n]{0,200}?[ \t]-P"""
+    rb"""|\bldap[a-z]{1,16}\b[^\n]{0,200}?[ \t]-w)[ \t=]{0,8}["']?)[^\s"'-][^\s"']{0,255}"""
+)
+_OPENSSL_PASS = re.compile(rb"""([ \t]-pass(?:in|out|word)?[ \t=]{1,8}["']?pass:)[^\s"']{1,256}""")
+# `echo … | chpasswd`, `echo … | podman login --password-stdin`.
+_PIPED = re.compile(
+    rb"""(\b(?:echo|printf)[ \t]{1,8}(?:-[neE]{1,3}[ \t]{1,8})?["']?)[^\s"'|]{1,512}"""
+    rb"""(?=["']?[ \t]{0,8}["']?\|[^\n]{0,200}?(?:--password-stdin|--stdin|\bchpasswd)\b)"""
+)
+# Settings whose value follows after a blank.
+_SETTING = re.compile(
+    rb"""(?m)(^[ \t]{0,80}(?:bindpw|rootpw|requirepass|masterauth|auth_pass|wpa-psk)[ \t]{1,20}["']?)"""
+    rb"""[^\s"']{1,256}"""
+)
 _LITERAL = re.compile(rb"""(--from-literal[ \t=]{1,8}["']?[^\s=]{1,253}=)[^\s"']{1,4096}""")
-_NETRC = re.compile(rb"(?i)(\blogin\s{1,8}\S{1,128}\s{1,8}password\s{1,8})\S{1,256}")
+_NETRC = re.compile(rb"(?i)(\b(?:machine|login|account)\s{1,8}\S{1,256}\s{1,8}password\s{1,8})\S{1,256}")
+# host:port:database:user:password, and not an IPv6 or a hardware address.
+_PGPASS = re.compile(
+    rb"(?m)(^[ \t]{0,80}(?!(?:[0-9A-Fa-f]{0,4}:){2,8}[0-9A-Fa-f]{0,4}[ \t]{0,8}\r?$)"
+    rb"[^\s:#]{1,253}:(?:[0-9]{1,5}|\*):[^\s:]{1,128}:[^\s:]{1,128}:)\S{1,256}(?=\r?$)"
+)
+# The list of `user:password` in cloud-init, as a block, as items or in brackets.
+_CHPASSWD = re.compile(
+    rb"""\bchpasswd["']?[ \t]{0,8}:[^#]{0,200}?\blist["']?[ \t]{0,8}:[ \t]{0,8}"""
+    rb"""(?P<list>\[[^\]]{0,4096}|(?:[|>][0-9+-]{0,2})?[ \t]{0,8}\r?\n"""
+    rb"""(?:[ \t]{1,80}(?:- {1,8})?["']?[A-Za-z_][A-Za-z0-9_.-]{0,31}:[^\s].{0,256}\r?\n?){1,64})"""
+)
+_USER_PASSWORD = re.compile(rb"""([A-Za-z_][A-Za-z0-9_.-]{0,31}:)(?!\[redacted)[^\s"',\]]{1,256}""")
+# The private members of a JSON Web Key.
+_JWK = re.compile(
+    rb"""("(?:d|p|q|dp|dq|qi|k)\\{0,8}"\s{0,8}:\s{0,8}\\{0,8}")[A-Za-z0-9_-]{16,2048}(?=\\{0,8}")"""
+)
+# The key of an encrypted disk in Ignition.
+_KEY_FILE = re.compile(
+    rb"""(\bkeyFile["']?\s{0,8}:\s{0,80}\{[^{}]{0,256}?data:[A-Za-z0-9/;=.+-]{0,80},)[^\s"']{1,65536}"""
+)
 _DATA_URL = re.compile(rb"""(data:[A-Za-z0-9/;=.+-]{0,80},)([^\s"'<>\\,]{8,65536})""")
+# The first group stays, what follows is removed.
+_VALUES = (
+    *(_CURL_USER, _LOGIN, _OPENSSL_PASS, _PIPED, _SETTING, _LITERAL, _NETRC, _PGPASS, _JWK, _KEY_FILE),
+)
 # Tokens that are recognised anywhere, by their vendors' prefixes; and hashes of passwords, as in /etc/shadow.
 _VENDOR_TOKEN = re.compile(
     rb"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}"
     rb"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|hv[bs]\.[A-Za-z0-9_-]{20,}"
     rb"|npm_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9_-]{32,}|SG\.[A-Za-z0-9_-]{16,128}\.[A-Za-z0-9_-]{16,}"
+    rb"|gl(?:ptt|dt|rt|cbt|imt|ft|soat)-[A-Za-z0-9_-]{16,}|pypi-[A-Za-z0-9_-]{32,}|GOCSPX-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{30,}"
+    rb"|(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{20,}|do[opr]_v1_[0-9a-f]{40,}|ATATT3[A-Za-z0-9_=-]{40,}|xapp-[A-Za-z0-9-]{20,}"
+    rb"|LTAI[A-Za-z0-9]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}"
     rb"|hooks\.slack\.com/services/[A-Za-z0-9/]{20,})"
 )
 _PASSWORD_HASH = re.compile(
@@ -66,17 +108,23 @@ _PASSWORD_HASH = re.compile(
 )
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+# As in Ignition and cloud-init. Longer marks than above: any base64 may decode to two given bytes.
+_COMPRESSED_TEXT = (b"\x1f\x8b\x08", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
 _BINARY_SHARE = 50
 # It begins only where a run of its characters begins, or soon after: else each of many beginnings in one run
 # would read the run to its end.
 _JWT = re.compile(
-    rb"(?<![A-Za-z0-9_-])((?:[A-Za-z0-9_-]{0,64}[_-])?)eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    rb"(?<![A-Za-z0-9_-])((?:[A-Za-z0-9_-]{0,64}[_-])?)eyJ[A-Za-z0-9_-]{8,}"
+    # Signed: three parts. Encrypted: five, of which the second may be empty.
+    rb"(?:\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*|\.\.[A-Za-z0-9_-]{8,})(?:\.[A-Za-z0-9_-]{8,}){0,2}"
 )
 _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
 # kubeadm prints it as a flag and in sentences.
 _CERTIFICATE_KEY = re.compile(rb"""(?i)(certificate-key[ \t=:"']{1,20})[0-9a-f]{16,}""")
 _BOOTSTRAP_TOKEN = re.compile(rb"(?<![A-Za-z0-9.])[a-z0-9]{6}\.[a-z0-9]{16}(?![A-Za-z0-9.])")
+# What a decoded text is searched for.
+_SHAPES = (_USER_INFO, _JWT, _OPENSHIFT_TOKEN, _VENDOR_TOKEN, _PASSWORD_HASH, _CHPASSWD, *_VALUES)
 _SECRET = re.compile(
     rb"""\\{0,8}["']?\bkind\\{0,8}["']?[ \t]{0,20}:[ \t]{0,20}\\{0,8}["']?Secret(?:List)?\b"""
 )
@@ -171,10 +219,10 @@ def _by_shape(data: bytes) -> bytes:
     data = _PASSWORD_HASH.sub(_GONE, data)
     data = _USER_INFO.sub(b"://" + _GONE + b"@", data)
     data = _PROXY_USER.sub(rb"\1" + _GONE + b"@", data)
-    for pattern in (_CURL_USER, _LOGIN, _LITERAL):
+    for pattern in _VALUES:
         data = pattern.sub(rb"\1" + _GONE, data)
+    data = _CHPASSWD.sub(_without_passwords, data)
     data = _DATA_URL.sub(_unless_named, data)
-    data = _NETRC.sub(rb"\1" + _GONE, data)
     data = _SCHEME_TOKEN.sub(_unless_word, data)
     data = without_named_values(data)
     data = _CERTIFICATE_KEY.sub(rb"\1" + _GONE, data)
@@ -206,19 +254,27 @@ def _unless_key(found: re.Match[bytes]) -> bytes:
     readings = _readings(found[0])
     if any(_PRIVATE.search(each) for each in readings):
         return _GONE
-    return _GONE if readings and _holds_named_value(readings[0]) else found[0]
+    return _GONE if readings and _holds_secret(readings[0]) else found[0]
 
 
 def _unless_named(found: re.Match[bytes]) -> bytes:
     """Removes the data of a URL if they contain a secret, which percent signs hide."""
-    is_secret = b"%" in found[2] and _holds_named_value(unquote_to_bytes(found[2]))
+    is_secret = b"%" in found[2] and _holds_secret(unquote_to_bytes(found[2]))
     return found[1] + _GONE if is_secret else found[0]
 
 
-def _holds_named_value(data: bytes) -> bool:
+def _without_passwords(found: re.Match[bytes]) -> bytes:
+    start = found.start("list") - found.start()
+    return found[0][:start] + _USER_PASSWORD.sub(rb"\1" + _GONE, found["list"])
+
+
+def _holds_secret(data: bytes) -> bool:
+    """Whether decoded bytes contain a secret, or are compressed, so that they cannot be searched."""
+    if data.startswith(_COMPRESSED_TEXT):
+        return True
     if not data.isascii() or _BINARY.search(data):
         return False
-    return _USER_INFO.search(data) is not None or without_named_values(data) != data
+    return any(each.search(data) for each in _SHAPES) or without_named_values(data) != data
 
 
 def _readings(text: bytes, depth: int = _BASE64_DEPTH) -> list[bytes]:
@@ -285,6 +341,9 @@ def without_secrets(document: Any, name: str = "") -> Any:
     """Returns the document without secret values; those of Secrets are replaced by their size and hash."""
     if isinstance(document, list):
         return [without_secrets(each, name) for each in document]
+    if isinstance(document, str) and _SECRET.search(document.encode("utf-8", "surrogatepass")):
+        # A manifest inside a ConfigMap. It is shorter than what contains it, so this ends.
+        return _without_secret_objects(document.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
     if not isinstance(document, dict):
         secret = isinstance(document, str | int | float) and is_secret(name, str(document))
         return GONE if secret and not isinstance(document, bool) else document

@@ -16,7 +16,7 @@ def _words_of(text: str) -> frozenset[str]:
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # Anywhere in a name.
-_SECRET_PARTS: Final = ("password", "passwd", "passphrase", "passwort", "secret", "credential")
+_SECRET_PARTS: Final = ("password", "passwd", "passphrase", "passcode", "passwort", "secret", "credential")
 # As the last word.
 _SECRET_ENDS: Final = ("token", "tokens", "apikey")
 _SECRET_WORDS: Final = frozenset(
