@@ -52,7 +52,7 @@ def test_a_caller_does_not_reach_the_agents_loopback_or_metadata_addresses(
         assert refused.value.status == (502 if mode == "http-connect" else 0)
     assert agent.metric("refused_destinations_total", rule="default rule multicast 224.0.0.0/4") == 1
     until(lambda: agent.log.count("dial failed") == len(LOOPBACK | ELSEWHERE), "each refusal is logged")
-    assert "default rule unspecified ::/128" in agent.log
+    agent.wait_for_log("default rule unspecified ::/128")
 
 
 def test_a_caller_cannot_forge_an_audit_line(programs: Programs) -> None:
