@@ -9,7 +9,7 @@ from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import ByteHandler, Sink
 from bootbridge.ports.timers import RunningClock, Timer, Timers
 from bootbridge.runtime.keepalive import Keepalive
-from bootbridge.runtime.pump import Flushable
+from bootbridge.runtime.pump import READ_BYTES, Flushable
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
 from bootbridge.wire.http2_budgets import FrameBudget
 from bootbridge.wire.http2_connection import Http2Connection
@@ -18,6 +18,13 @@ from bootbridge.wire.http2_stream import Stream, StreamHandler
 # How long deferred output (WINDOW_UPDATE, credit) may wait for other output to share a write with.
 DEFER_SECONDS: Final = 0.02
 UNADMITTED_TEXT: Final = "no stream admitted in time"
+# How long one read may keep the thread. A read of bulk data takes a quarter of it; one of the smallest frames or
+# packets that a peer can send takes 15 times as long, and all other connections wait for it.
+TURN_SECONDS_MAX: Final = 0.002
+# Of a connection whose bytes take long.
+READ_BYTES_MIN: Final = 16 * 1024
+# Less is not measured. A read of the minimum has as much after decryption, unless a record is incomplete.
+MEASURED_BYTES_MIN: Final = READ_BYTES_MIN // 2
 
 
 class Turns(Protocol):
@@ -34,6 +41,8 @@ class Turns(Protocol):
 
 class ByteStream(Sink, Protocol):
     """The socket below the HTTP/2 connection."""
+
+    read_max: int
 
     @property
     def pump(self) -> Turns: ...
@@ -143,7 +152,16 @@ class Http2Transport:
     # --- from the byte stream
 
     def on_bytes(self, data: memoryview) -> None:
+        size = len(data)
+        if size < MEASURED_BYTES_MIN:
+            self.http2.receive(data)
+            return
+        now = self._stream.pump.clock.real_time
+        began = now()
         self.http2.receive(data)
+        elapsed = now() - began
+        allowed = int(size * TURN_SECONDS_MAX / elapsed) if elapsed > 0 else READ_BYTES
+        self._stream.read_max = max(READ_BYTES_MIN, min(allowed, READ_BYTES))
 
     def on_drained(self) -> None:
         self.http2.flushed(self._stream.backlog < BOUNDS.http2_backlog)
