@@ -222,6 +222,29 @@ def test_a_hostile_agent_id_is_shown_as_text(
     tunnel.close()
 
 
+@pytest.mark.parametrize("agent_id", ["\x1b" * 60, "\x97" * 47, "W" * 200])
+def test_a_hostile_id_stays_inside_its_node_and_its_column(
+    programs: Programs, open_page: OpenPage, agent_id: str
+) -> None:
+    """Codes instead of characters that do not print, and wide ones: other agents must stay readable."""
+    server, _ = programs.pair(agent_flags={"agent-id": agent_id})
+    page = open_page(server)
+    assert page.evaluate("document.querySelector('#agents tbody th').innerText.length") >= 60
+    table = "document.querySelector('#agents .table')"
+    assert page.evaluate(f"{table}.scrollWidth - {table}.clientWidth") <= 0
+    assert page.evaluate(LEAVING_NODES) == []
+
+
+# Nodes whose texts are not cut at their right edge.
+LEAVING_NODES = """
+[...document.querySelectorAll('#path svg.wide .node')].filter((node) => {
+  const [box, cut] = [node.querySelector('rect'), node.querySelector('svg')];
+  const edge = box.x.baseVal.value + box.width.baseVal.value;
+  return cut.width.baseVal.value > edge || getComputedStyle(cut).overflow !== 'hidden';
+}).map((node) => node.textContent)
+"""
+
+
 def test_long_ids_do_not_widen_the_page(programs: Programs, open_page: OpenPage) -> None:
     """256 characters without a space, on a phone."""
     server, agent = programs.pair(agent_flags={"agent-id": "x" * 256})

@@ -139,6 +139,106 @@ def test_drawing_and_table_count_the_same_stalls_of_an_agent() -> None:
     assert "1 stalled" in text_of(table)
 
 
+def destination(number: int, agent: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "destination": f"10.128.0.{number}:8443",
+        "agent": agent,
+        "connections": 1,
+        "recentDials": 5,
+        "recentFailures": 0,
+    } | changes
+
+
+def drawn(page: str, kind: str = "wide") -> str:
+    """The text of one of the two drawings."""
+    start = page.index(f'class="{kind}"')
+    end = page.index('class="narrow"') if kind == "wide" else page.index("<figcaption")
+    return text_of(page[start:end].partition(">")[2])
+
+
+@pytest.mark.parametrize("kind", ["wide", "narrow"])
+def test_the_drawing_shows_the_rates_of_a_destination(kind: str) -> None:
+    """The sum of its connections, on both drawings."""
+    rows = [documents.connection(n, destination="10.128.0.1:8443", agent="agent-1") for n in (7, 8)]
+    document = documents.server(
+        connections=rows, connectionsTotal=2, destinations=[destination(1, "agent-1", connections=2)]
+    )
+    rates = {
+        ("connection", row["id"], "", direction): value
+        for row in rows
+        for direction, value in (("bytesUp", 1024.0), ("bytesDown", 4096.0))
+    }
+    shown = drawn(server(document, rates), kind)
+    assert "→ 2.00 KiB/s" in shown
+    assert "← 8.00 KiB/s" in shown
+    assert "10.128.0.1:8443 2 open" in shown
+
+
+def test_the_drawing_shows_no_rate_of_a_destination_of_which_connections_are_not_listed() -> None:
+    """A part of them would be taken for the whole."""
+    row = documents.connection(7, destination="10.128.0.1:8443", agent="agent-1")
+    document = documents.server(
+        connections=[row], connectionsTotal=2, destinations=[destination(1, "agent-1", connections=2)]
+    )
+    shown = drawn(server(document, {("connection", 7, "", "bytesUp"): 1024.0}))
+    assert "1.00 KiB/s" not in shown
+    assert "10.128.0.1:8443 2 open" in shown
+
+
+def test_the_drawing_shows_why_a_destination_failed_last() -> None:
+    failures = [
+        documents.failed_dial(1, destination="10.128.0.1:8443", reason="dial tcp: connect: no route to host"),
+        documents.failed_dial(2, destination="10.128.0.1:8443", reason="an earlier one"),
+    ]
+    document = documents.server(
+        recentFailures=failures, destinations=[destination(1, "agent-1", connections=0)]
+    )
+    shown = drawn(server(document))
+    assert "10.128.0.1:8443 no route to host" in shown
+    assert "2 failed" in shown
+
+
+@pytest.mark.parametrize("page", [server_page, agent_page])
+def test_the_drawing_marks_the_destination_of_a_stalled_connection(page: Any) -> None:
+    """On the edge that leads to it."""
+    stalled = documents.connection(
+        1, destination="10.128.0.1:8443", agent="agent-1", queuedUp=9, waitingFor="endpoint to read"
+    )
+    make = documents.server if page is server_page else documents.proxy_agent
+    agent = "agent-1"
+    if page is agent_page:
+        agent = stalled["agent"] = ""
+    document = make(connections=[stalled], connectionsTotal=1, destinations=[destination(1, agent)])
+    shown = drawn(render(page, document, View(), {("connection", 1, "", "bytesUp"): 0.0}))
+    edge = shown[: shown.rindex("10.128.0.1:8443")]
+    assert edge.count("1 stalled") == (2 if page is server_page else 1)
+
+
+def test_an_agent_that_has_left_lends_its_destinations_to_no_other() -> None:
+    """They are drawn apart; so are those for which no agent was found."""
+    document = documents.server(
+        2, destinations=[destination(1, "gone", connections=0), destination(2, "", connections=0)]
+    )
+    assert drawn(server(document)).count("no connected agent") == 2  # tooltip and title
+    at_home = documents.server(2, destinations=[destination(1, "agent-1")])
+    assert "no connected agent" not in drawn(server(at_home))
+
+
+def test_the_agents_drawing_counts_connections_that_the_table_does_not_list() -> None:
+    """A filter, or a second page, changes the table only."""
+    document = documents.proxy_agent(destinations=[destination(1, "", connections=80)])
+    assert "10.128.0.1:8443 80 open" in drawn(render(agent_page, document, View(filter="nothing")))
+
+
+@pytest.mark.parametrize("agent_id", ["\x1b" * 60, "\u202e" * 47, "\x97\x9f" * 23, "x" * 250])
+def test_a_text_that_does_not_print_is_measured_as_it_is_shown(agent_id: str) -> None:
+    """Its codes are several times as long: they neither leave a node of the drawing nor widen a table."""
+    page = server(documents.server(1, agents=[documents.agent(1, id=agent_id)]))
+    titles = re.findall(r'<text [^>]*class="title">([^<]*)', page)
+    assert max(map(len, titles)) <= 35
+    assert re.search(r'<bdi class="long">(\\x1b|\\u202e|\\x97|x)', page[page.index('id="agents"') :])
+
+
 def test_an_empty_server_says_what_to_do() -> None:
     shown = text_of(server(documents.server(0, 0, recentDials=[])))
     assert "--proxy-server-host=ADDRESS --proxy-server-port=8091" in shown

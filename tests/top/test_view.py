@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -197,5 +198,20 @@ def test_the_end_of_a_dials_reason_is_shown_on_a_narrow_terminal() -> None:
     document = server_document() | {
         "recentFailures": [failed_dial(1, destination=destination, reason=reason)]
     }
-    shown = text(frame(history(document), ViewState(table="Failures"), LINK, 100, 24))
-    assert "agent to endpoint: connect: connection refused" in shown
+    shown = text(frame(history(document), ViewState(table="Failures"), LINK, 80, 24))
+    assert "agent to endpoint: connection refused" in shown
+
+
+@pytest.mark.parametrize(("agents", "size"), [(3, (60, 20)), (7, (100, 24)), (9, (80, 24)), (3, (80, 24))])
+def test_the_overview_uses_its_lines(agents: int, size: tuple[int, int]) -> None:
+    """A second section that has no room leaves its lines to the first one."""
+    failures = [failed_dial(number) for number in range(20)]
+    document = server_document(agents=agents) | {"recentFailures": failures}
+    lines = [line.plain for line in frame(history(document), ViewState(), LINK, *size).lines]
+    assert len(lines) == size[1]
+    assert [pair for pair in pairwise(lines) if not any(pair)] == []
+    assert "Last failed dials" in lines
+
+
+def test_help_stays_in_the_footer_of_a_narrow_terminal() -> None:
+    assert " ?  help" in frame(history(server_document()), ViewState(), LINK, 30, 24).lines[-1].plain

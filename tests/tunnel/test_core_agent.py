@@ -208,3 +208,22 @@ def test_status_and_metrics_agree() -> None:
         gauge = harness.metrics.open_endpoint_connections
         status = run_at_once(core_status(harness.core, StatusQuery()))
         assert next(iter(gauge.samples()))[2] == status["routes"] == 1
+
+
+def test_destinations_count_connections_of_every_page_and_recent_dials() -> None:
+    """Filter and pages change the listed connections only."""
+    with AgentHarness() as harness:
+        server = harness.server()
+        for number in (1, 2):
+            harness.endpoint(server, number, number)
+        server.send(p.DialRequest("tcp", "10.0.0.9:80", 99))
+        reason = "dial tcp 10.0.0.9:80: connect: connection refused"
+        harness.dials.requested[-1].fail(reason)
+        server.expect(p.DialResponse(reason, 0, 99))
+        query = StatusQuery(connections_limit=1, filter="10.0.0.9")
+        status = run_at_once(core_status(harness.core, query))
+        assert status["connections"] == []
+        first, second = status["destinations"]
+        assert (first["connections"], first["recentDials"], first["recentFailures"]) == (2, 2, 0)
+        expected = {"destination": "10.0.0.9:80", "connections": 0, "recentDials": 1, "recentFailures": 1}
+        assert second == expected

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bootbridge.metrics import Counter, Gauge
-from bootbridge.proxy_server.status_document import DESTINATIONS_MAX, core_status
+from bootbridge.proxy_server.status_document import core_status
 from bootbridge.runtime.sliced_work import run_at_once
-from bootbridge.runtime.status_query import StatusQuery
+from bootbridge.runtime.status_query import DESTINATIONS_MAX, StatusQuery
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.dial_record import RECENT_DIALS_MAX, RECENT_FAILURES_MAX
 from bootbridge.wire import packets as p

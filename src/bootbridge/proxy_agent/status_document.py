@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 
 from bootbridge.ports.close_states import State
 from bootbridge.proxy_agent.server_sync import ServerState
 from bootbridge.runtime.sliced_work import Steps, chunks
-from bootbridge.runtime.status_query import Document, StatusQuery, first_rows, timestamp
+from bootbridge.runtime.status_query import Document, StatusQuery, busiest, first_rows, timestamp
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
 
 Connection = tuple[ServerStream, Endpoint | EndpointDial]
+
+_DESTINATION = attrgetter("destination")
 
 
 def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
@@ -47,7 +51,9 @@ def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
     recent, failures = list(reversed(core.dial_history.recent)), list(reversed(core.dial_history.failures))
     yield
     matching: list[Connection] = []
+    open_now: Counter[str] = Counter()
     for chunk in chunks(connections):
+        open_now.update([each[1].record.destination for each in chunk])
         matching.extend(each for each in chunk if _matches(each[1].record, query.filter))
         yield
     shown = yield from first_rows(
@@ -57,11 +63,13 @@ def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
     for stream, connection in shown:
         rows.append(_connection_row(stream, connection, now))
         yield
+    destinations = busiest(open_now, map(_DESTINATION, recent), map(_DESTINATION, failures))
     return {
         **numbers,
         "connectionsTotal": len(connections),
         "connectionsMatched": len(matching),
         "connections": rows,
+        "destinations": [{"destination": name, **counts} for name, counts in destinations],
         "recentDials": [_dial_row(record) for record in recent],
         "recentFailures": [_dial_row(record) for record in failures],
     }

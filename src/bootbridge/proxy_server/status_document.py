@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from bootbridge.ports.close_states import State
 from bootbridge.runtime.sliced_work import Steps, chunks
-from bootbridge.runtime.status_query import Document, StatusQuery, first_rows, timestamp
+from bootbridge.runtime.status_query import Document, StatusQuery, busiest, first_rows, timestamp
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.dial import Dial, DirectDial
@@ -16,8 +16,6 @@ from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.identifiers import AgentIdentifiers
 from bootbridge.tunnel.proxy_core import ProxyCore
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
-
-DESTINATIONS_MAX = 50
 
 Connection = AgentRoute | DirectRoute | Dial | DirectDial
 
@@ -269,22 +267,8 @@ def _destinations(
     for chunk in chunks(connections):
         open_now.update(map(_PAIR, map(_RECORD, chunk)))
         yield
-    dials, failures = Counter(map(_PAIR, recent)), Counter(map(_PAIR, failed))
-    total = open_now.copy()
-    total.update(dials)
-    total.update(failures)
-    yield
-    ranked = total.most_common(DESTINATIONS_MAX)
-    return [
-        {
-            "destination": destination,
-            "agent": agent,
-            "connections": open_now[destination, agent],
-            "recentDials": dials[destination, agent],
-            "recentFailures": failures[destination, agent],
-        }
-        for (destination, agent), _ in ranked
-    ]
+    found = busiest(open_now, map(_PAIR, recent), map(_PAIR, failed))
+    return [{"destination": destination, "agent": agent, **counts} for (destination, agent), counts in found]
 
 
 def _dial_row(record: DialRecord) -> Document:

@@ -7,13 +7,15 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 from urllib.parse import unquote_plus
 
 from bootbridge import __version__, installation
-from bootbridge.metrics import Counter, Family
+from bootbridge.metrics import Counter as CounterMetric
+from bootbridge.metrics import Family
 from bootbridge.runtime.sliced_work import Steps, chunks
 
 ROWS_DEFAULT: Final = 100
@@ -21,7 +23,11 @@ ROWS_MAX: Final = 1000
 FILTER_CHARS_MAX: Final = 512
 SORTS: Final = ("age", "bytes", "queued")
 
+# More destinations are not in a document.
+DESTINATIONS_MAX: Final = 50
+
 Row = TypeVar("Row")
+Key = TypeVar("Key", bound=Hashable)
 Document = dict[str, object]
 
 
@@ -73,6 +79,20 @@ def first_rows(rows: Sequence[Row], key: Callable[[Row], int], offset: int, limi
     return found[offset:]
 
 
+def busiest(
+    connections: Counter[Key], dials: Iterable[Key], failures: Iterable[Key]
+) -> list[tuple[Key, Document]]:
+    """Returns the keys with the most connections and last dials together, with the three numbers of each."""
+    recent, failed = Counter(dials), Counter(failures)
+    total = connections.copy()
+    total.update(recent)
+    total.update(failed)
+    return [
+        (key, {"connections": connections[key], "recentDials": recent[key], "recentFailures": failed[key]})
+        for key, _ in total.most_common(DESTINATIONS_MAX)
+    ]
+
+
 def timestamp(seconds: float) -> str | None:
     """Returns a time in UTC with milliseconds; None for infinity."""
     if seconds - seconds != 0:
@@ -97,7 +117,7 @@ def limit_row(name: str, current: int | None, maximum: int | None, reached_total
     return {"name": name, "current": current, "maximum": maximum, "reachedTotal": reached_total}
 
 
-def count_of(family: Family[Counter], label: str) -> float:
+def count_of(family: Family[CounterMetric], label: str) -> float:
     """Returns a counter's value; 0 if it does not exist, which asking must not change."""
     return next((child.value for labels, child in family.items() if labels == (label,)), 0)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
+from bootbridge.status_page.destinations import most_urgent
 from bootbridge.status_page.document import Document, number, rows, text, texts
 from bootbridge.status_page.figures import byte_totals, counter, dial_figures, figure, transfer
 from bootbridge.status_page.html import Child, Markup, tag
@@ -187,25 +187,22 @@ def agent_graph(status: Document, rates: Rates) -> Graph:
         left.append(Node(f"{len(servers) - SERVERS_DRAWN} more servers", link="#servers"))
     if not left:
         left = [Node("No server", "not connected", GHOST, Edge(kind=BAD, failure="not connected"))]
-    opened = Counter(text(row, "destination") for row in rows(status, "connections"))
-    failed = Counter(text(row, "destination") for row in failures)
-    ranked = sorted({**opened, **failed}, key=lambda name: (-failed[name], -opened[name], name))
-    right = [
-        _destination_node(name, opened[name], failed[name]) for name in sorted(ranked[:DESTINATIONS_DRAWN])
-    ]
-    if len(ranked) > DESTINATIONS_DRAWN:
-        right.append(Node(f"{len(ranked) - DESTINATIONS_DRAWN} more destinations", link="#connections"))
+    destinations, left_out = most_urgent(status, rates, failures, DESTINATIONS_DRAWN)
+    right = sorted((each.node() for each in destinations), key=lambda node: node.title)
+    if left_out:
+        right.append(Node(f"{left_out} more destinations", link="#connections"))
     if not right:
         right = [Node("No open connection", "destinations appear here", GHOST)]
     kind = GOOD if status.get("ready") else WARNING if status.get("draining") else BAD
     count_open = units.integer(number(status, "connectionsTotal"))
+    known = len(destinations) + left_out
     return Graph(
         hub=Node(text(status, "agentID") or "proxy-agent", f"{count_open} open", kind),
         left=left,
         right=right,
         behind=[],
         headings=("Servers", "This agent", "Destinations"),
-        summary=f"Path of connections: {len(servers)} servers, this agent, {len(ranked)} destinations; "
+        summary=f"Path of connections: {len(servers)} servers, this agent, {known} destinations; "
         f"{len(failures)} dials failed in the last minute",
     )
 
@@ -221,12 +218,3 @@ def _server_node(server: Document, rates: Rates) -> Node:
     detail = f"{units.integer(number(server, 'routes'))} open" if connected else text(server, "lastError")
     title = text(server, "address") or text(server, "serverID")
     return Node(title, detail, GOOD if connected else BAD, edge, link="#servers")
-
-
-def _destination_node(name: str, opened: int, failed: int) -> Node:
-    edge = Edge(
-        note=f"{opened} open" if opened else "",
-        failure=f"{failed} failed" if failed else "",
-        kind=BAD if failed else NEUTRAL,
-    )
-    return Node(name, kind=BAD if failed else GOOD, edge=edge, link="#connections")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.document import Document, number, text
-from bootbridge.status_page.html import Child, Markup, markup, tag
+from bootbridge.status_page.html import Child, Markup, markup, printable, tag
 from bootbridge.status_page.view import PERIOD_SECONDS, ROWS_PER_PAGE, View
 
 # Longer words may break anywhere; an IPv6 address with its port has at most 47.
@@ -146,7 +146,7 @@ def peer_text(value: str) -> Markup:
 
     A table makes room for its words, but not for one without end.
     """
-    is_long = max(map(len, value.split()), default=0) > WORD_CHARS_MAX
+    is_long = max(map(len, printable(value).split()), default=0) > WORD_CHARS_MAX
     return tag("bdi", value, class_="long" if is_long else None)
 
 

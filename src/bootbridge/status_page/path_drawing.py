@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import log2
 
 from bootbridge.status_page import units
-from bootbridge.status_page.html import Child, Markup, markup, tag
+from bootbridge.status_page.html import Child, Markup, markup, printable, tag
 from bootbridge.status_page.layout import BAD, NEUTRAL, WARNING
 
 NODE_HEIGHT, ROW_HEIGHT = 46, 66
@@ -100,7 +100,7 @@ class _Column:
 
 _WIDE = 1280
 _THREE = (_Column(0, 320), _Column(510, 260), _Column(960, 320))
-_FOUR = (_Column(0, 140), _Column(300, 180), _Column(670, 240), _Column(1040, 240))
+_FOUR = (_Column(0, 140), _Column(275, 180), _Column(625, 235), _Column(1040, 240))
 
 
 def _wide(graph: Graph) -> Markup:
@@ -176,16 +176,24 @@ def _label(text: str, x: float, y: float, anchor: str, *, failure: bool = False)
 def _node(node: Node, x: float, top: float, width: float, corner: Child = None) -> Markup:
     """`corner` is drawn over the node, in the line of its detail."""
     y = top + (20 if node.detail else 28)
-    title = shortened(node.title, int((width - 32) / TITLE_CHAR))
-    detail = shortened(node.detail, int((width - 18) / DETAIL_CHAR))
+    # As it will be shown: one character that does not print becomes up to ten.
+    title = shortened(printable(node.title), int((width - 32) / TITLE_CHAR))
+    detail = shortened(printable(node.detail), int((width - 18) / DETAIL_CHAR))
     content = (
         tag("title", f"{node.title} · {node.detail}" if node.detail else node.title),
         tag(
             "rect", x=f"{x + 0.5:g}", y=f"{top + 0.5:g}", width=f"{width - 1:g}", height=NODE_HEIGHT - 1, rx=7
         ),
         tag("circle", cx=f"{x + 13:g}", cy=f"{y - 4.5:g}", r=4, class_="dot"),
-        tag("text", title, x=f"{x + 23:g}", y=f"{y:g}", class_="title"),
-        tag("text", detail, x=f"{x + 10:g}", y=f"{y + LINE_HEIGHT:g}", class_="detail") if detail else None,
+        # Cut at the node's right edge: the widest characters need more room than the usual ones.
+        tag(
+            "svg",
+            tag("text", title, x=f"{x + 23:g}", y=f"{y:g}", class_="title"),
+            tag("text", detail, x=f"{x + 10:g}", y=f"{y + LINE_HEIGHT:g}", class_="detail")
+            if detail
+            else None,
+            width=f"{x + width - 2:g}",
+        ),
         corner,
     )
     shape = tag("g", content, class_=f"node {node.kind}")
@@ -232,9 +240,9 @@ class _Tree:
             )
         elif indent:
             # In the node, so that a long list stays short.
-            note, failure = node.edge.note, node.edge.failure
+            failure = node.edge.failure
             y = top + 20 + (LINE_HEIGHT if node.detail else 8)
-            text = failure or note
+            text = failure or _labels_in_line(node.edge)
             corner = _label(text, NARROW_WIDTH - 10, y, "end", failure=bool(failure)) if text else None
         self.parts.append(_node(node, x, top, NARROW_WIDTH - x, corner))
         self.bottom = top + NODE_HEIGHT
@@ -251,11 +259,14 @@ class _Tree:
 
 
 def _line_of_labels(edge: Edge, x: float, y: float) -> Iterator[Markup]:
-    text = "  ".join(each for each in edge.labels if each)
-    if text:
+    if text := _labels_in_line(edge):
         yield _label(text, x, y, "start")
     if edge.failure:
         yield _label(edge.failure, NARROW_WIDTH - 2, y, "end", failure=True)
+
+
+def _labels_in_line(edge: Edge) -> str:
+    return "  ".join(each for each in edge.labels if each)
 
 
 # --- both

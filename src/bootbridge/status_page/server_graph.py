@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 
 from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
+from bootbridge.status_page.destinations import DrawnDestination, most_urgent
 from bootbridge.status_page.document import Document, number, part, rows, text, texts
 from bootbridge.status_page.layout import BAD, GOOD, NEUTRAL, WARNING
 from bootbridge.status_page.path_drawing import Edge, Graph, Node, urgency
@@ -45,28 +46,26 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
         index["\0rest"] = len(right)
         right.append(_rest_of_agents(everywhere - len(drawn), others, rates, key))
         yield
-    destinations = rows(status, "destinations")
-    if any(not text(row, "agent") for row in destinations) and DIRECT in texts(status, "strategies"):
+    if not everywhere:
+        failing = Edge(kind=BAD, failure="no agent")
+        right.append(Node("No agent connected", "dials fail until one connects", GHOST, failing))
+    destinations, left_out = most_urgent(status, rates, failures, DESTINATIONS_DRAWN)
+    if any(not each.agent for each in destinations) and DIRECT in texts(status, "strategies"):
         index[""] = len(right)
         right.append(Node("direct", "dialled by this server", edge=Edge(note="strategy direct")))
-    if not everywhere:
-        right.insert(
-            0,
-            Node(
-                "No agent connected",
-                "dials fail until one connects",
-                GHOST,
-                Edge(kind=BAD, failure="no agent"),
-            ),
-        )
-    behind = _destination_nodes(destinations, index, failures)
+    elsewhere = index.get("\0rest", 0)
+    if drawn and "\0rest" not in index and any(each.agent not in index for each in destinations):
+        # Not behind an agent that has nothing to do with it.
+        elsewhere = len(right)
+        right.append(Node("no connected agent", "none was found, or it has left", GHOST))
+    behind = _destination_nodes(destinations, left_out, index, elsewhere)
     return Graph(
         hub=_server_node(status),
         left=[_callers(status, rates, failures)],
         right=right,
         behind=behind,
         headings=("API server", "Server", "Agents", "Destinations"),
-        summary=_summary(status, everywhere, len(destinations), len(failures)),
+        summary=_summary(status, everywhere, len(destinations) + left_out, len(failures)),
     )
 
 
@@ -134,31 +133,11 @@ def _rest_of_agents(left_out: int, others: list[Document], rates: Rates, key: Ag
 
 
 def _destination_nodes(
-    destinations: list[Document], index: dict[str, int], failures: list[Document]
+    found: list[DrawnDestination], left_out: int, index: dict[str, int], elsewhere: int
 ) -> list[Node]:
-    failed = Counter((text(row, "destination"), text(row, "agent")) for row in failures)
-
-    def failed_here(row: Document) -> int:
-        return failed[text(row, "destination"), text(row, "agent")]
-
-    chosen = sorted(
-        destinations,
-        key=lambda row: (-bool(failed_here(row)), -number(row, "connections"), -number(row, "recentDials")),
-    )[:DESTINATIONS_DRAWN]
-    nodes = []
-    for row in chosen:
-        count, bad = int(number(row, "connections")), failed_here(row)
-        edge = Edge(
-            note=f"{units.integer(count)} open" if count else "",
-            failure=f"{bad} failed" if bad else "",
-            kind=BAD if bad else NEUTRAL,
-        )
-        kind = BAD if bad else GOOD if count else NEUTRAL
-        parent = index.get(text(row, "agent"), index.get("\0rest", 0))
-        detail = units.counted(number(row, "recentDials"), "recent dial")
-        nodes.append(Node(text(row, "destination"), detail, kind, edge, parent, "#connections"))
+    nodes = [each.node(index.get(each.agent, elsewhere)) for each in found]
     nodes.sort(key=lambda node: (node.parent, node.title))  # few edges cross
-    if len(destinations) > len(chosen):
-        more = f"{len(destinations) - len(chosen)} more destinations"
+    if left_out:
+        more = f"{left_out} more destinations"
         nodes.append(Node(more, parent=max((node.parent for node in nodes), default=0), link="#connections"))
     return nodes

@@ -121,8 +121,8 @@ def _outcome(row: DialRow, _rates: RowRates) -> Text:
 
 
 def _short_reason(row: DialRow) -> str:
-    """Returns the reason without what the row's other column says: its end must not be cut."""
-    return row.reason.removeprefix(f"dial tcp {row.destination}: ")
+    """Returns the reason without what other columns say: with 80 columns its end is not cut."""
+    return row.reason.removeprefix(f"dial tcp {row.destination}: ").removeprefix("connect: ")
 
 
 def _reason(row: DialRow) -> str:

@@ -19,6 +19,7 @@ WIDTH_MIN, HEIGHT_MIN = 20, 4
 _LABEL_COLUMNS = 9
 _BARS = "▁▂▃▄▅▆▇█"
 _FAILURE_LINES_MAX = 6
+_HEADING_LINES = 3  # of a section: a blank line, its title, the names of its columns
 _OVERVIEW_HEIGHT_MIN = 12
 HELP = (
     ("1 to 4, tab, ← →", "choose a table"),
@@ -27,17 +28,18 @@ HELP = (
     ("/", "filter rows; enter keeps the filter, esc removes it"),
     ("↑ ↓, pgup pgdn, home end", "scroll"),
     ("p", "pause; p again to continue"),
-    ("?", "this help"),
+    ("?", "this help; any key closes it"),
     ("q, ctrl-c", "quit"),
 )
+# In a narrow terminal the last ones are cut; help lists them all.
 _FOOTER = (
     ("q", "quit"),
+    ("?", "help"),
     ("tab", "table"),
     ("s", "sort"),
     ("r", "reverse"),
     ("/", "filter"),
     ("p", "pause"),
-    ("?", "help"),
 )
 
 
@@ -234,12 +236,15 @@ def _below(
     if len(tables) < 4 or table is not tables[0] or height < _OVERVIEW_HEIGHT_MIN:
         return []
     left = height - min(rows + 1, height // 2)
-    failures = visible_rows(tables[3], history, -1, False, "")[: min(left // 3, _FAILURE_LINES_MAX)]
-    below = _section("Last failed dials", tables[3], failures, width)
-    left -= len(below)
     connections = visible_rows(tables[1], history, -1, False, "")
     connections.sort(key=lambda pair: (-getattr(pair[0], "queued", 0), -pair[1].traffic))
-    return _section("Busiest connections", tables[1], connections[: max(left - 3, 0)], width) + below
+    failures = visible_rows(tables[3], history, -1, False, "")
+    count = min(len(failures), left // 3, _FAILURE_LINES_MAX)
+    if not connections or left - (count + _HEADING_LINES) <= _HEADING_LINES:
+        count = left - _HEADING_LINES  # there is no room for both, or nothing else to show
+    below = _section("Last failed dials", tables[3], failures[:count], width)
+    rest = max(left - len(below) - _HEADING_LINES, 0)
+    return _section("Busiest connections", tables[1], connections[:rest], width) + below
 
 
 def _section(title: str, table: TableSpec, rows: Sequence[tuple[Row, RowRates]], width: int) -> list[Text]:

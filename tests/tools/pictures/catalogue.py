@@ -18,7 +18,16 @@ LOOK = tuple(
 PAGE = (
     *(
         f"src/bootbridge/status_page/{name}.py"
-        for name in ("layout", "path_drawing", "problems", "server_graph", "server_page", "tables", "view")
+        for name in (
+            "destinations",
+            "layout",
+            "path_drawing",
+            "problems",
+            "server_graph",
+            "server_page",
+            "tables",
+            "view",
+        )
     ),
     "src/bootbridge/status_page/status.css",
 )
