@@ -23,6 +23,7 @@ from typing import Final
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets
 from bootbridge.wire.hpack_headers import encode
 
 CONNECT_PATH: Final = "/AgentService/Connect"
@@ -122,6 +123,15 @@ def _other_methods(agent_id: str) -> Iterator[bytes]:
         yield f.frame(f.HEADERS, f.END_HEADERS, stream_id, encode(headers))
 
 
+def _small_packets(agent_id: str) -> Iterator[bytes]:
+    """Packets of the smallest size, for a connection that does not exist."""
+    packet = packets.data_head(1 << 40, 1) + b"x"
+    message = grpc.message_prefix(len(packet)) + packet
+    yield connect_headers(1, agent_id)
+    while True:
+        yield f.frame(f.DATA, 0, 1, message * (f.DEFAULT_FRAME_MAX // len(message)))
+
+
 # By kind, for an agent id.
 FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     "rst": _resets,
@@ -138,6 +148,8 @@ FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     # A stream that depends on itself: answered with RST_STREAM.
     "invalid": _on_stream_1(f.frame(f.PRIORITY, 0, 3, b"\x00\x00\x00\x03\x00")),
     "small-data": _data_after_refusal,
+    "small-frames": _on_stream_1(f.frame(f.DATA, 0, 1, b"\x00")),
+    "small-packets": _small_packets,
     "continuation": _continuation,
     "identifiers": _identifiers,
     "other-methods": _other_methods,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -25,6 +27,8 @@ from tests.support.token_mode import AGENT, agent_token, token_agent_flags, toke
 from tests.support.tunnel_programs import Agent, Programs, Server
 
 RETIRE_SECONDS = 60.0
+# Above the time that the calls beside a flood take on a slow machine.
+FLOOD_SECONDS_MAX = 120
 VICTIM = "127.0.0.1"
 ROUTING = {"proxy-strategies": "destHost,cidr,defaultRoute"}
 # What the attacker advertises, and what the victim advertises.
@@ -365,3 +369,34 @@ def test_memory_stays_bounded_under_a_flood(programs: Programs, web: HttpEndpoin
         flood_once("ping", each)
     assert server.rss_bytes() - before < 5 * 1024 * 1024
     assert fetch(server, web.address) == ANSWER
+
+
+@pytest.mark.parametrize("kind", ["small-frames", "small-packets"])
+def test_callers_are_served_beside_an_agent_that_sends_the_smallest_frames(
+    programs: Programs, web: HttpEndpoint, kind: str
+) -> None:
+    """They transfer something, so no budget ends them. What they cause is bounded, and callers get answers;
+    `tests/runtime/test_http2_transport.py` has how little of them is read at a time."""
+    server = programs.server(flags=ROUTING)
+    start_agent(programs, server, "sound", "ipv4=127.0.0.1")
+    before = server.rss_bytes()
+    with flooding(server, kind):
+        server.wait_for_agents(2)
+        for _ in range(20):
+            assert fetch(server, web.address) == ANSWER
+        assert server.rss_bytes() - before < 10 * 1024 * 1024
+
+
+@contextmanager
+def flooding(server: Server, kind: str) -> Iterator[None]:
+    """Floods from another process until the end of the block."""
+    path = server.certificates.path
+    argv = [sys.executable, "-m", "tests.attacks.floods", kind, f"127.0.0.1:{server.agent_port}"]
+    argv += [f"--ca={path('agents-ca.crt')}", f"--cert={path('agent.crt')}", f"--key={path('agent.key')}"]
+    attacker = subprocess.Popen([*argv, f"--seconds={FLOOD_SECONDS_MAX}"], stdout=subprocess.PIPE, text=True)
+    try:
+        yield
+        assert attacker.poll() is None, "the flood has ended"
+    finally:
+        attacker.kill()
+        attacker.communicate()

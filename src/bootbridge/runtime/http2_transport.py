@@ -18,8 +18,8 @@ from bootbridge.wire.http2_stream import Stream, StreamHandler
 # How long deferred output (WINDOW_UPDATE, credit) may wait for other output to share a write with.
 DEFER_SECONDS: Final = 0.02
 UNADMITTED_TEXT: Final = "no stream admitted in time"
-# How long one read may keep the thread. A read of bulk data takes a quarter of it; one of the smallest frames or
-# packets that a peer can send takes 15 times as long, and all other connections wait for it.
+# How long one read may keep the thread, while all other connections wait. A read of bulk data takes a quarter
+# of it; one of the smallest frames or packets that a peer can send took fifteen times as long.
 TURN_SECONDS_MAX: Final = 0.002
 # Of a connection whose bytes take long.
 READ_BYTES_MIN: Final = 16 * 1024
