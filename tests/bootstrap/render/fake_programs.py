@@ -121,6 +121,7 @@ case $verb in
     each remove ;;
   apply)
     for file in "${files[@]}"; do
+      [[ -e $file ]] || { echo "error: the path \"$file\" does not exist" >&2; exit 1; }
       kind=$(sed -n 's/^kind: //p' "$file"); kind=${kind,,}; name=$(sed -n '/^  name: /{s///p;q}' "$file")
       namespace=$(sed -n '/^  namespace: /{s///p;q}' "$file")
       [[ -z $namespace || -e /cluster/namespace/$namespace ]] \

@@ -150,3 +150,8 @@ def test_after_cluster_bootstrap_a_restart_installs_nothing(node: Node) -> None:
 
     assert not [call for call in node.calls("oc") if " apply " in call]
     assert json.loads(node.path(node.plan.paths.receipt).read_text())["clean"] is True
+
+    # The node is rebooted again, just before bootkube.sh writes its marker.
+    node.run_checked(START)
+    assert not node.path(node.plan.paths.server_pod).exists()
+    assert json.loads(node.path(node.plan.paths.receipt).read_text())["clean"] is True

@@ -293,6 +293,26 @@ def test_a_reboot_between_two_stages(node: Node, version: str, after: str) -> No
     assert receipt_of(node)["warnings"] == []
 
 
+@pytest.mark.parametrize("template", ["server-pod.yaml", "agent-daemonset.yaml"])
+def test_a_power_failure_while_a_manifest_is_replaced(node: Node, network: Network, template: str) -> None:
+    """The next start does not take the earlier manifest for the new one."""
+    node.run_checked(f"{SETUP}\n{MANIFESTS}")
+    network.ip("addr del 10.0.0.5/24 dev nic0")
+    network.address("nic0", "10.0.0.77/24")
+    wrapped = 'text=$(declare -f bootbridge_render); eval "original_${text#bootbridge_}"'
+    stopped = f'bootbridge_render() {{ [[ $1 != {template} ]] || exit 137; original_render "$@"; }}'
+    assert node.bootkube(f"{wrapped}\n{stopped}\n{SETUP}\n{MANIFESTS}").returncode != 0
+    reboot(node)
+    pods = (node.plan.paths.server_pod, node.plan.paths.daemonset_manifest)
+    before = {path: node.path(path).stat().st_ino for path in pods}
+
+    node.run_checked(f"{SETUP}\n{MANIFESTS}")
+
+    assert "--proxy-server-host=10.0.0.77" in arguments(node, node.plan.paths.daemonset_manifest)
+    replaced = node.plan.paths.server_pod if template == "server-pod.yaml" else pods[1]
+    assert node.path(replaced).stat().st_ino != before[replaced]
+
+
 def test_after_cluster_bootstrap_a_reboot_closes_the_health_port(node: Node) -> None:
     """The server runs until the removal."""
     node.offer_programs(OLDEST)
