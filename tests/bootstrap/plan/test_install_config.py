@@ -53,9 +53,7 @@ def with_networking(text: str) -> str:
 def test_all_fields_that_the_tunnel_needs_are_read() -> None:
     """With dual stack, networks keep their order, so that the primary family is first."""
     config = parse(FULL)
-    assert config.metadata.name == "demo"
     assert config.platform is Platform.BAREMETAL
-    assert config.control_plane.replicas == 5
     assert not config.is_in_place
     assert list(map(str, config.networks.machine)) == ["192.168.10.0/24", "fd2e:6f44:5dd8::/64"]
     assert [(str(network.cidr), network.host_prefix) for network in config.networks.cluster] == [
@@ -76,8 +74,6 @@ def test_missing_fields_have_the_installers_defaults() -> None:
     """Some depend on the platform."""
     config = parse("apiVersion: v1\nplatform: {none: {}}")
     assert (config.platform, config.networks) == (Platform.NONE, Networking())
-    assert config.metadata.name == ""
-    assert config.control_plane.replicas == 3
     powervs = parse("apiVersion: v1\nplatform: {powervs: {}}")
     assert list(map(str, powervs.networks.machine)) == ["192.168.0.0/24"]
 
@@ -104,8 +100,10 @@ def test_bootstrap_in_place_is_recognised() -> None:
         ("apiVersion: v1\nplatform: {moon: {}}", "platform.moon"),
         ("apiVersion: v1\nplatform: aws", "platform"),
         ("apiVersion: v1\nplatform: {libvirt: {}}", "platform"),
-        ("apiVersion: v1\nplatform: {none: {}}\ncontrolPlane: {replicas: 0}", "controlPlane.replicas"),
-        ("apiVersion: v1\nplatform: {none: {}}\nmetadata: {name: 3}", "metadata.name"),
+        (
+            "apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: 3}",
+            "bootstrapInPlace.installationDisk",
+        ),
         (with_networking("machineNetwork: [{cidr: 10.0.0.0/33}]"), "networking.machineNetwork[0].cidr"),
         (with_networking("machineNetwork: 10.0.0.0/16"), "networking.machineNetwork"),
         (with_networking("serviceNetwork: [10.0.0.0/16, 7]"), "networking.serviceNetwork[1]"),
@@ -127,6 +125,13 @@ def test_an_error_names_the_file_and_the_field(text: str, named: str) -> None:
 def test_an_error_in_invalid_yaml_names_the_file(text: str | bytes) -> None:
     with pytest.raises(OperatorError, match=r"install-config\.yaml"):
         parse(text)
+
+
+def test_fields_that_the_tunnel_does_not_need_are_not_read() -> None:
+    """The installer judges them."""
+    fields = ("metadata", "controlPlane", "compute", "fips", "featureSet", "baseDomain")
+    others = "".join(f"{field}: [7]\n" for field in fields)
+    assert parse(f"apiVersion: v1\nplatform: {{none: {{}}}}\n{others}").networks == Networking()
 
 
 def test_no_error_contains_the_pull_secret() -> None:
@@ -151,7 +156,7 @@ json_values = st.recursive(
 )
 
 
-SECTIONS = ("metadata", "networking", "bootstrapInPlace", "controlPlane")
+SECTIONS = ("networking", "bootstrapInPlace")
 HEAD = {"apiVersion": st.just("v1"), "platform": st.just({"none": {}})}
 
 

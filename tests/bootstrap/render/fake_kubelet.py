@@ -13,7 +13,8 @@ gone. Copies these behaviours:
 Files below /cluster change it: `kubelet-absent` (starts nothing), `kubelet-late` (sees a changed manifest
 three seconds of the node's clock later; the real one reads its directory every 20 s at the latest),
 `server-crashes` (the server prints this text and ends), `server-silent` (listens, but answers no request),
-`server-stays` (seconds of the node's clock that it goes on after its manifest is gone).
+`server-socketless` (answers, but has no socket), `server-stays` (seconds of the node's clock that it goes
+on after its manifest is gone).
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Server:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listen(family, (host, int(flags["health-port"])), answers=True)
             self._socket.unlink(missing_ok=True)
-            self._listen(socket.AF_UNIX, str(self._socket))
+            if not (CLUSTER / "server-socketless").exists():
+                self._listen(socket.AF_UNIX, str(self._socket))
         except OSError as error:
             self.close()
             raise ServerError(f"error: listen: {error.strerror}\n") from error

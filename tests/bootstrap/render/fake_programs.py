@@ -121,6 +121,7 @@ case $verb in
     each remove ;;
   apply)
     for file in "${files[@]}"; do
+      [[ -e $file ]] || { echo "error: the path \"$file\" does not exist" >&2; exit 1; }
       kind=$(sed -n 's/^kind: //p' "$file"); kind=${kind,,}; name=$(sed -n '/^  name: /{s///p;q}' "$file")
       namespace=$(sed -n '/^  namespace: /{s///p;q}' "$file")
       [[ -z $namespace || -e /cluster/namespace/$namespace ]] \
@@ -147,8 +148,8 @@ SLEEP = r"""#!/usr/bin/bash
 seconds=${1%.*}
 if [[ $1 == *.* ]]; then
   # A fraction of a second is for what happens in real time: except for a server that cannot answer.
-  [[ -e /cluster/server-crashes || -e /cluster/server-silent || -e /cluster/kubelet-absent ]] \
-    || exec /usr/bin/sleep "$1"
+  [[ -e /cluster/server-crashes || -e /cluster/server-silent || -e /cluster/server-socketless \
+    || -e /cluster/kubelet-absent ]] || exec /usr/bin/sleep "$1"
   seconds=1
 fi
 read -r now _ </proc/uptime
@@ -165,19 +166,26 @@ done
 """
 
 # Programs on the node's clock end by themselves: a limit in real time would depend on the machine's load.
+# With /cluster/stuck they do not: `timeout` (coreutils, all releases) ends them and returns 124.
 TIMEOUT = """#!/usr/bin/bash
-case $2 in oc | systemctl) shift; exec "$@" ;; esac
+case $2 in
+  oc | systemctl)
+    if [[ -e /cluster/stuck ]]; then sleep "$1"; exit 124; fi
+    shift
+    exec "$@" ;;
+esac
 exec /usr/bin/timeout "$@"
 """
 
 # Enables and starts units as systemd does (239, RHEL 8, and later): `enable` links the unit below the target
-# of its [Install] section; `start --no-block` returns at once. A test runs started units itself.
+# of its [Install] section; `start --no-block` returns at once. A test runs started units itself. Real systemd
+# runs the units in tests/systemd/test_bootstrap_units.py.
 SYSTEMCTL = r"""#!/usr/bin/bash
 printf '%s\n' "$*" >>/cluster/systemctl.calls
 [[ ! -e /cluster/systemctl-fails ]] || exit 1
-wants=/etc/systemd/system/multi-user.target.wants
 for unit in "$@"; do :; done
 [[ -e /etc/systemd/system/$unit ]] || { echo "Unit $unit not found." >&2; exit 5; }
+wants=/etc/systemd/system/$(sed -n '/^\[Install]/,$s/^WantedBy=//p' "/etc/systemd/system/$unit").wants
 case $1 in
   enable) mkdir -p "$wants" && ln -sf "../$unit" "$wants/$unit" ;;
   disable) rm -f "$wants/$unit" ;;

@@ -116,6 +116,17 @@ def test_nothing_is_created_after_the_removal(node: Node) -> None:
     assert not (node.root / "run/bootbridge-apply.pid").exists()
 
 
+def test_the_removal_of_an_abandoned_bootstrap_ends_the_loop(node: Node) -> None:
+    """Also if an operator calls the script while bootkube.sh runs."""
+    (node.root / "cluster/refuses-namespace").touch()
+    abandoned = f"{node.plan.paths.hook_script} cleanup --abandoned"
+
+    node.run_checked(f"{START}\n{abandoned}\nif kill -0 $!; then exit 9; fi")
+
+    assert not (node.root / "run/bootbridge-apply.pid").exists()
+    assert json.loads(node.path(node.plan.paths.receipt).read_text())["clean"] is True
+
+
 def test_the_removal_waits_for_a_request_in_progress(node: Node) -> None:
     """Otherwise the object would be created after the removal."""
     (node.root / "cluster/slow-daemonset").touch()
@@ -138,4 +149,9 @@ def test_after_cluster_bootstrap_a_restart_installs_nothing(node: Node) -> None:
     node.run_checked(f"{START}\nwait\n{END}")
 
     assert not [call for call in node.calls("oc") if " apply " in call]
+    assert json.loads(node.path(node.plan.paths.receipt).read_text())["clean"] is True
+
+    # The node is rebooted again, just before bootkube.sh writes its marker.
+    node.run_checked(START)
+    assert not node.path(node.plan.paths.server_pod).exists()
     assert json.loads(node.path(node.plan.paths.receipt).read_text())["clean"] is True

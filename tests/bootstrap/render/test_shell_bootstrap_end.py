@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
 from bootbridge.bootstrap.render.shell.script import HOLD_SECONDS_MAX, SECONDS
 from tests.bootstrap.render.node_programs import FOR_EVER, kube_apiserver
 from tests.bootstrap.render.shell_node import BOOT_SECONDS, Network, Node, needs_node
@@ -23,6 +23,7 @@ from tests.support.not_run import needs_program
 INSTALL = "bootbridge_setup\nbootbridge_manifests\nwait"
 END = "bootbridge_cleanup\ntouch /opt/openshift/.bootkube.done"
 RETRY_UNIT = "bootbridge-cleanup-retry.service"
+OURS = ProxyImage("bootbridge", "registry.example/bootbridge:1")
 STILL_RUNS = "the kube-apiserver of this node still runs"
 pytestmark = needs_node
 
@@ -267,15 +268,21 @@ def test_a_node_without_systemctl_still_completes(node: Node) -> None:
     assert_bootstrap_completed(node)
 
 
-def test_all_faults_together_hold_the_bootstrap_for_the_bound(node: Node) -> None:
-    """A slow kube-apiserver, an API without answers, and a server that does not end."""
-    fault(node, "hangs")
+@pytest.mark.parametrize("image", [ProxyImage(), OURS], ids=["three objects", "five objects"])
+def test_all_faults_together_hold_the_bootstrap_for_the_bound(
+    tmp_path: Path, network: Network, image: ProxyImage
+) -> None:
+    """A slow kube-apiserver, a server that does not end, and programs that only their limits end."""
+    node = Node(tmp_path / "node", network, Plan(key_kind="ecdsa-p256", image=image))
+    node.run_checked(INSTALL)
+    fault(node, "stuck")
     ends = SECONDS["APISERVER_END"] - 1
     fault(node, "server-stays", "1e9")
     with kube_apiserver(node, ends):
         node.run_checked(END)
     assert_bootstrap_completed(node)
-    assert node.now() >= ends + SECONDS["API"] + SECONDS["SERVER_END"]
+    requests = (len(node.plan.agent_objects) + 2) * SECONDS["OC"]
+    assert node.now() >= ends + SECONDS["API"] + SECONDS["SERVER_END"] + requests
     assert receipt_of(node)["clean"] is False
     assert server_removals(node)[0][1] == "server-removed apiserver=gone"
 

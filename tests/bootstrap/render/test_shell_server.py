@@ -171,6 +171,10 @@ def listens_only(node: Node) -> None:
     (node.root / "cluster/server-silent").touch()
 
 
+def has_no_socket(node: Node) -> None:
+    (node.root / "cluster/server-socketless").touch()
+
+
 def is_not_started(node: Node) -> None:
     (node.root / "cluster/kubelet-absent").touch()
 
@@ -193,6 +197,7 @@ def lacks_a_required_flag(node: Node) -> None:
     [
         (crashes, "connection refused; restarts: [0-9]+, last words: Error: bind: address already in use"),
         (listens_only, "http://127.0.0.1:2041/healthz does not return 200"),
+        (has_no_socket, "konnectivity-server.socket: no process listens"),
         (is_not_started, "connection refused; the kubelet has not started it"),
         (cannot_be_pulled, "`proxy-server --help` failed: Error: initializing source: connection refused"),
         (does_not_answer_help, "`proxy-server --help` failed"),
@@ -286,6 +291,43 @@ def test_a_reboot_between_two_stages(node: Node, version: str, after: str) -> No
     node.run_checked(END)
     assert receipt_of(node)["clean"] is True
     assert receipt_of(node)["warnings"] == []
+
+
+@pytest.mark.parametrize("template", ["server-pod.yaml", "agent-daemonset.yaml"])
+def test_a_power_failure_while_a_manifest_is_replaced(node: Node, network: Network, template: str) -> None:
+    """The next start does not take the earlier manifest for the new one."""
+    node.run_checked(f"{SETUP}\n{MANIFESTS}")
+    network.ip("addr del 10.0.0.5/24 dev nic0")
+    network.address("nic0", "10.0.0.77/24")
+    wrapped = 'text=$(declare -f bootbridge_render); eval "original_${text#bootbridge_}"'
+    stopped = f'bootbridge_render() {{ [[ $1 != {template} ]] || exit 137; original_render "$@"; }}'
+    assert node.bootkube(f"{wrapped}\n{stopped}\n{SETUP}\n{MANIFESTS}").returncode != 0
+    reboot(node)
+    pods = (node.plan.paths.server_pod, node.plan.paths.daemonset_manifest)
+    before = {path: node.path(path).stat().st_ino for path in pods}
+
+    node.run_checked(f"{SETUP}\n{MANIFESTS}")
+
+    assert "--proxy-server-host=10.0.0.77" in arguments(node, node.plan.paths.daemonset_manifest)
+    replaced = node.plan.paths.server_pod if template == "server-pod.yaml" else pods[1]
+    assert node.path(replaced).stat().st_ino != before[replaced]
+
+
+def test_after_cluster_bootstrap_a_reboot_closes_the_health_port(node: Node) -> None:
+    """The server runs until the removal."""
+    node.offer_programs(OLDEST)
+    node.run_checked(f"{SETUP}\n{MANIFESTS}")
+    node.path(node.plan.paths.cluster_bootstrap_marker).touch()
+    reboot(node)
+
+    node.run_checked(SETUP)
+
+    assert "bootbridge" in node.run("nft list tables").stdout
+    node.run_checked(END)
+    assert "bootbridge" not in node.run("nft list tables").stdout
+    assert receipt_of(node)["clean"] is True
+    node.run_checked(SETUP)
+    assert "bootbridge" not in node.run("nft list tables").stdout
 
 
 def test_a_stale_socket_is_not_a_server(node: Node) -> None:

@@ -59,16 +59,6 @@ class NetworkingSection:
 
 
 @dataclass(frozen=True)
-class ClusterMetadata:
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class ControlPlane:
-    replicas: Annotated[int, Field(ge=1)] = 3
-
-
-@dataclass(frozen=True)
 class BootstrapInPlace:
     installation_disk: str = ""
 
@@ -86,10 +76,8 @@ class InstallConfig:
 
     api_version: Literal["v1"]
     platforms: Annotated[dict[Platform, Any], Field(alias="platform"), checked(_single)] = field(repr=False)
-    metadata: ClusterMetadata = ClusterMetadata()
     networking: NetworkingSection = NetworkingSection()
     bootstrap_in_place: BootstrapInPlace = BootstrapInPlace()
-    control_plane: ControlPlane = ControlPlane()
 
     @property
     def is_in_place(self) -> bool:

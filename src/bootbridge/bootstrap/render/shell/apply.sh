@@ -96,7 +96,7 @@ bootbridge_stop_apply() {
   local ends
   if [[ ! -e $BOOTBRIDGE_APPLY_PID ]]; then return 0; fi
   : >"$BOOTBRIDGE_APPLY_STOP"
-  ends=$(($(bootbridge_now) + BOOTBRIDGE_OC_SECONDS + 10))
+  ends=$(($(bootbridge_now) + BOOTBRIDGE_APPLY_END_SECONDS))
   while bootbridge_apply_runs && (($(bootbridge_now) < ends)); do sleep 1; done
   rm -f "$BOOTBRIDGE_APPLY_PID"
 }

@@ -44,6 +44,8 @@ SECONDS = {
     "REQUEST": 10,
     "OC": 20,
     "OBJECTS_END": 20,
+    # The apply loop may be in one last request of oc.
+    "APPLY_END": 30,
     # The kubelet reads its directory every 20 s at the latest, then drains the server.
     "SERVER_END": 25 + program_flags.SERVER_DRAIN_SECONDS,
     # The first call pulls the image.
@@ -69,14 +71,15 @@ BYPASS_NOTE = (
     "the server does not answer: the bootstrap goes on without the tunnel, the kube-apiserver dials directly"
 )
 # The longest time for which the clean-up holds bootkube.sh: it ends the apply loop, waits for the
-# kube-apiserver, deletes the objects, waits for the server, verifies, reads why something is left, and writes
-# the Event.
+# kube-apiserver, deletes the objects, waits for the server, verifies each of at most five objects, writes the
+# Event, and enables and starts the unit. Each call of oc or systemctl can need its whole limit.
 HOLD_SECONDS_MAX = (
-    SECONDS["APISERVER_END"]
+    SECONDS["APPLY_END"]
+    + SECONDS["APISERVER_END"]
     + SECONDS["API"]
     + SECONDS["SERVER_END"]
     + SECONDS["OBJECTS_END"]
-    + 8 * SECONDS["OC"]
+    + (5 + 1 + 2) * SECONDS["OC"]
 )
 # One more attempt of the unit when the node shuts down.
 RETRY_STOP_SECONDS = SECONDS["API"] + SECONDS["OBJECTS_END"] + 30

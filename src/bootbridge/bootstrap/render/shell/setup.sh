@@ -1,7 +1,11 @@
 # --- stages before the kube-apiserver is rendered: certificates and server
 
 bootbridge_setup() {
-  if bootbridge_bootstrap_is_over; then return 0; fi
+  if bootbridge_bootstrap_is_over; then
+    # The server runs until the removal, also after a reboot.
+    bootbridge_close_health_port
+    return 0
+  fi
   # Invalidates the result of an earlier removal.
   rm -f "$BOOTBRIDGE_CLEANUP_MARKER" "$BOOTBRIDGE_RECEIPT"
   mkdir -p "$BOOTBRIDGE_STATE" "$BOOTBRIDGE_TLS" && chmod 0700 "$BOOTBRIDGE_TLS" || return
