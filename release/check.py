@@ -26,9 +26,11 @@ def check(root: Path, arguments: Sequence[str]) -> None:
     """Raises if the two builds differ; the message names the files, and what differs inside archives."""
     with tempfile.TemporaryDirectory(prefix="bootbridge-release-check-") as scratch:
         outputs = []
+        # Both before the first build: a commit made meanwhile would be in the second clone only.
+        for name, _, _ in CONDITIONS:
+            run(["git", "clone", "--quiet", "--no-hardlinks", root, Path(scratch, name)])
         for name, umask, variables in CONDITIONS:
             clone = Path(scratch, name)
-            run(["git", "clone", "--quiet", "--no-hardlinks", root, clone])
             print(f"release: building in {clone}", flush=True)
             output = clone / "build" / "release"
             done = subprocess.run(

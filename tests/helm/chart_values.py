@@ -559,6 +559,11 @@ REFUSALS = [
         "that Prometheus reaches, for example 0.0.0.0)",
     ),
     Refusal(
+        {"metrics": {"serviceMonitor": {"enabled": True}}, "networkPolicy": {"enabled": True}},
+        "networkPolicy.metricsFrom: required with networkPolicy.enabled and metrics.serviceMonitor.enabled "
+        "(name the pods of Prometheus: the policy allows no other connections)",
+    ),
+    Refusal(
         {"metrics": {"serviceMonitor": {"interval": "15"}}},
         'metrics.serviceMonitor.interval: invalid value "15" (for example 15s)',
     ),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from release.check import differences
+from release.check import check, differences
 
 
 @pytest.fixture
@@ -59,3 +60,26 @@ def test_mode_and_time_of_a_member_are_compared(builds: tuple[Path, Path], chang
 def test_a_changed_file_that_is_no_archive_is_named(builds: tuple[Path, Path]) -> None:
     (builds[1] / "SHA256SUMS").write_text("other\n")
     assert differences(*builds) == ["SHA256SUMS: the bytes differ"]
+
+
+# Writes the commit that it builds; then the repository gets another one.
+BUILD = """
+import pathlib, subprocess, sys
+output = pathlib.Path(sys.argv[-1])
+output.mkdir(parents=True)
+commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=True).stdout
+(output / "commit").write_bytes(commit)
+subprocess.run([*GIT, "commit", "--quiet", "--allow-empty", "--message", "later"], check=True)
+"""
+
+
+def test_a_commit_during_the_first_build_is_in_neither(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example"]
+    program = repository / "release" / "__main__.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(BUILD.replace("GIT", repr(git)))
+    subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "first"], check=True)
+    check(repository, [])

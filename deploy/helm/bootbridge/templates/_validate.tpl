@@ -127,6 +127,10 @@
 {{- fail "metrics: the health port is on loopback with hostNetwork=true (set health.bindAddress to an address that Prometheus reaches, for example 0.0.0.0)" -}}
 {{- end -}}
 
+{{- if and $values.metrics.serviceMonitor.enabled $values.networkPolicy.enabled (not $values.networkPolicy.metricsFrom) -}}
+{{- fail "networkPolicy.metricsFrom: required with networkPolicy.enabled and metrics.serviceMonitor.enabled (name the pods of Prometheus: the policy allows no other connections)" -}}
+{{- end -}}
+
 {{- $surge := include "bootbridge.maxSurge" . -}}
 {{- $unavailable := include "bootbridge.maxUnavailable" . -}}
 {{- if and (has $surge (list "0" "0%")) (has $unavailable (list "0" "0%")) -}}
