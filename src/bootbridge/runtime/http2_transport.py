@@ -18,10 +18,10 @@ from bootbridge.wire.http2_stream import Stream, StreamHandler
 # How long deferred output (WINDOW_UPDATE, credit) may wait for other output to share a write with.
 DEFER_SECONDS: Final = 0.02
 UNADMITTED_TEXT: Final = "no stream admitted in time"
-# How long one read may keep the thread, while all other connections wait. A read of bulk data takes a quarter
-# of it; one of the smallest frames or packets that a peer can send took fifteen times as long.
+# How long a whole read may keep the thread, while all other connections wait. Bulk data needs a quarter of
+# it; the smallest frames or packets that a peer can send take up to 25 times as long.
 TURN_SECONDS_MAX: Final = 0.002
-# Of a connection whose bytes take long.
+# Of a connection whose bytes take longer.
 READ_BYTES_MIN: Final = 16 * 1024
 # Less is not measured. A read of the minimum has as much after decryption, unless a record is incomplete.
 MEASURED_BYTES_MIN: Final = READ_BYTES_MIN // 2
@@ -159,9 +159,8 @@ class Http2Transport:
         now = self._stream.pump.clock.real_time
         began = now()
         self.http2.receive(data)
-        elapsed = now() - began
-        allowed = int(size * TURN_SECONDS_MAX / elapsed) if elapsed > 0 else READ_BYTES
-        self._stream.read_max = max(READ_BYTES_MIN, min(allowed, READ_BYTES))
+        is_slow = (now() - began) * READ_BYTES > TURN_SECONDS_MAX * size
+        self._stream.read_max = READ_BYTES_MIN if is_slow else READ_BYTES
 
     def on_drained(self) -> None:
         self.http2.flushed(self._stream.backlog < BOUNDS.http2_backlog)
