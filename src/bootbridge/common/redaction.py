@@ -89,9 +89,7 @@ _KEY_FILE = re.compile(
 )
 _DATA_URL = re.compile(rb"""(data:[A-Za-z0-9/;=.+-]{0,80},)([^\s"'<>\\,]{8,65536})""")
 # The first group stays, what follows is removed.
-_VALUES = (
-    *(_CURL_USER, _LOGIN, _OPENSSL_PASS, _PIPED, _SETTING, _LITERAL, _NETRC, _PGPASS, _JWK, _KEY_FILE),
-)
+_VALUES = (_CURL_USER, _LOGIN, _OPENSSL_PASS, _PIPED, _SETTING, _LITERAL, _NETRC, _PGPASS, _JWK, _KEY_FILE)
 # Tokens that are recognised anywhere, by their vendors' prefixes; and hashes of passwords, as in /etc/shadow.
 _VENDOR_TOKEN = re.compile(
     rb"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}"
