@@ -132,7 +132,7 @@ def _small_packets(agent_id: str) -> Iterator[bytes]:
         yield f.frame(f.DATA, 0, 1, message * (f.DEFAULT_FRAME_MAX // len(message)))
 
 
-# By kind, for an agent id.
+# By kind, for an agent id. Each has a budget.
 FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     "rst": _resets,
     "ping": _on_stream_1(f.frame(f.PING, 0, 0, b"flooding")),
@@ -148,13 +148,16 @@ FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     # A stream that depends on itself: answered with RST_STREAM.
     "invalid": _on_stream_1(f.frame(f.PRIORITY, 0, 3, b"\x00\x00\x00\x03\x00")),
     "small-data": _data_after_refusal,
-    "small-frames": _on_stream_1(f.frame(f.DATA, 0, 1, b"\x00")),
-    "small-packets": _small_packets,
     "continuation": _continuation,
     "identifiers": _identifiers,
     "other-methods": _other_methods,
 }
-KINDS: Final = ("silent", "hellos", "handshakes", *FRAMES, "health-idle")
+# They transfer something, so that no budget ends them.
+SMALL_DATA: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
+    "small-frames": _on_stream_1(f.frame(f.DATA, 0, 1, b"\x00")),
+    "small-packets": _small_packets,
+}
+KINDS: Final = ("silent", "hellos", "handshakes", *FRAMES, *SMALL_DATA, "health-idle")
 
 
 # --- floods
@@ -166,7 +169,7 @@ def send_frames(target: Target, report: Report, deadline: float) -> None:
         report.connections += 1
         sock.setblocking(False)
         start = f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: 1 << 20})
-        flood = FRAMES[report.kind]("flood")
+        flood = (FRAMES | SMALL_DATA)[report.kind]("flood")
         pending = memoryview(start)
         received = bytearray()
         while time.monotonic() < deadline:

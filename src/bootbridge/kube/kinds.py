@@ -25,6 +25,7 @@ POD = Kind("Pod", _CORE, "pods")
 SECRET = Kind("Secret", _CORE, "secrets")
 CONFIG_MAP = Kind("ConfigMap", _CORE, "configmaps")
 SERVICE = Kind("Service", _CORE, "services")
+SERVICE_ACCOUNT = Kind("ServiceAccount", _CORE, "serviceaccounts")
 EVENT = Kind("Event", _CORE, "events")
 DAEMON_SET = Kind("DaemonSet", "/apis/apps/v1", "daemonsets")
 LEASE = Kind("Lease", "/apis/coordination.k8s.io/v1", "leases")
@@ -36,6 +37,7 @@ CERTIFICATE_REQUEST = Kind(
 )
 ROLE = Kind("Role", _RBAC, "roles")
 ROLE_BINDING = Kind("RoleBinding", _RBAC, "rolebindings")
+CLUSTER_ROLE = Kind("ClusterRole", _RBAC, "clusterroles", namespaced=False)
 CLUSTER_ROLE_BINDING = Kind("ClusterRoleBinding", _RBAC, "clusterrolebindings", namespaced=False)
 ENDPOINT_SLICE = Kind("EndpointSlice", "/apis/discovery.k8s.io/v1", "endpointslices")
 NETWORK_POLICY = Kind("NetworkPolicy", "/apis/networking.k8s.io/v1", "networkpolicies")
@@ -56,4 +58,5 @@ CUSTOM_RESOURCE = Kind(
     "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False
 )
 
+# Of manifests too, so that some kinds are named nowhere else.
 BY_NAME = {kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)}
