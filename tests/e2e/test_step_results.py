@@ -11,7 +11,6 @@ from tests.e2e.migration.step_results import (
     OTHER,
     TIMED_OUT,
     StepResult,
-    StepResults,
     kind_of,
     table,
 )
@@ -39,21 +38,28 @@ def test_a_message_has_a_kind(message: str, kind: str) -> None:
     assert kind_of(message) == kind
 
 
-def test_a_reason_that_the_measure_does_not_have_is_found() -> None:
-    """In its own protocol; a timeout from Go to Go permits one, and the reasons of an outage always count."""
-    steps = StepResults(
-        [
-            StepResult("Go to Go", "GRPC", admissions("deadline exceeded")),
-            StepResult("Go to Go", "HTTPConnect", admissions("unexpected EOF")),
-            StepResult("to ours", "GRPC", admissions("deadline exceeded", "dial unix")),
-            StepResult("to ours", "HTTPConnect", admissions("deadline exceeded", "No agent available")),
-        ]
-    )
-    assert steps.reasons_beyond("to ours", "Go to Go") == {"HTTPConnect": {TIMED_OUT}}
-    assert steps.reasons_beyond("Go to Go", "Go to Go") == {}
+@pytest.mark.parametrize(
+    ("protocol", "messages", "unexplained"),
+    [
+        ("GRPC", ("deadline exceeded", "dial unix", "unexpected EOF"), set()),
+        ("HTTPConnect", ("dial unix", "deadline exceeded", "No agent available"), {TIMED_OUT}),
+        ("GRPC", ("something new",), {OTHER}),
+    ],
+)
+def test_an_outage_explains_some_reasons(
+    protocol: str, messages: tuple[str, ...], unexplained: set[str]
+) -> None:
+    """Over gRPC a kube-apiserver waits for a server, over HTTP CONNECT it does not."""
+    result = StepResult("server", protocol, admissions(*messages), changed=10)
+    assert {kind_of(each.message) for each in result.unexplained} == unexplained
+
+
+def test_an_outage_explains_no_rejection_of_what_was_sent_when_it_was_over() -> None:
+    result = StepResult("server", "GRPC", admissions("dial unix", "dial unix", "dial unix"), changed=1.5)
+    assert [each.at for each in result.unexplained] == [2.0]
 
 
 def test_the_table_has_a_row_for_each_step_and_protocol() -> None:
-    result = StepResult("server, Go to ours", "GRPC", admissions("dial unix", "dial unix"))
+    result = StepResult("server, Go to ours", "GRPC", admissions("dial unix", "dial unix"), 10)
     row = "| server, Go to ours | GRPC | 2 | 2 | 1.5 s | no server 2 | 0.0 s |"
     assert table([result.document()])[2:] == [row]

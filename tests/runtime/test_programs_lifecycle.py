@@ -93,6 +93,25 @@ def test_a_drain_ends_after_its_time_limit(programs: Programs, endpoint: Endpoin
     assert ended(tunnel)
 
 
+@pytest.mark.slow
+def test_at_the_end_of_a_drain_connections_are_closed_between_two_calls(
+    programs: Programs, endpoint: Endpoints
+) -> None:
+    """A kube-apiserver keeps its connection to a webhook: a call in flight at the limit would be cut."""
+    server, agent = programs.pair(agent_flags={"drain-timeout": "6s"})
+    paused, in_call = dial(server, endpoint(echo).address), dial(server, endpoint(Gate()).address)
+    agent.terminate()
+    until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")
+    for tunnel in (paused, in_call):
+        tunnel.send(b"call")
+    assert receive(paused, 4) == b"call"
+    assert agent.wait() == 0
+    assert ended(paused)
+    assert ended(in_call)
+    # The first was closed by the agent; the second lasted as long as the agent.
+    assert server.admin.status()["closedConnections"] == {"endpoint": 1, "agent lost": 1}
+
+
 # --- the server stops
 
 

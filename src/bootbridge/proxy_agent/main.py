@@ -26,11 +26,14 @@ from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.tunnel.agent_core import AgentCore
 from bootbridge.tunnel.agent_metrics import AgentMetrics
+from bootbridge.tunnel.call_pauses import PAUSE_SECONDS, CallPauses
 
 # A draining agent stops after this idle time. Until then it serves dials that were already on their way, or
 # that no other agent can serve.
 DRAINED_IDLE_SECONDS: Final = 3.0
 IDLE_CHECK_SECONDS: Final = 0.1
+# At the end of its time, for at most half of it, a draining agent closes connections between two calls.
+CLOSE_PAUSED_SECONDS: Final = 2.0
 
 
 def run(options: AgentOptions) -> int:
@@ -162,12 +165,18 @@ class ProxyAgent:
         self.pump.end_turn()
         now = self.pump.loop.time
         deadline, busy_at = now() + limit, now()
+        pauses, interval = CallPauses(self.core), IDLE_CHECK_SECONDS
         while now() < deadline:
             if not self._idle:
                 busy_at = now()
             elif not self.core.streams or now() - busy_at >= DRAINED_IDLE_SECONDS:
                 break
-            if await signals.forced_within(IDLE_CHECK_SECONDS):
+            pauses.watch()
+            if deadline - now() <= min(CLOSE_PAUSED_SECONDS, limit / 2):
+                pauses.close()
+                self.pump.end_turn()
+                interval = PAUSE_SECONDS / 3
+            if await signals.forced_within(interval):
                 break
         self._event_log.info("stopping", endpoints=self.core.endpoint_count)
 

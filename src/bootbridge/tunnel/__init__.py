@@ -14,6 +14,7 @@ The proxy agent runs a packet stream too, and:
 *Receiver*          passes bytes of one connection from a packet stream to a sink (in the server, too).
 *Endpoint*          the TCP connection that the agent made.
 *Server set*        the servers that the agent connects to.
+*Call pauses*       when a draining agent may close a connection without cutting a call.
 
 Everything outside is reached through ``ports``. Implementations of a port must not call back before
 they return. Time comes from ``Timers``, randomness from a seeded ``random.Random``. So the simulator

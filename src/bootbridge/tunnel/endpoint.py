@@ -194,6 +194,13 @@ class Endpoint:
         self.send_queue.discard()
         self.send_queue.then(p.CloseResponse(f"endpoint stalled: {reason}", self.connect_id), self._flushed)
 
+    def close_for_drain(self) -> None:
+        """The agent ends. Neither side has ended, so both see a loss."""
+        self._move(Event.ENDPOINT_LOST)
+        self._stop("agent drained")
+        self._port.abort()
+        self.send_queue.then(p.CloseResponse("the agent is stopping", self.connect_id), self._flushed)
+
     def _stop(self, reason: str) -> None:
         """Stops both directions; called once, when the endpoint leaves the states in which it is open."""
         self.on_bytes = _discard

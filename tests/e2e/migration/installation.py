@@ -70,7 +70,7 @@ class Installation:
         for load in self.loads.values():
             load.wait_for_recovery(changed, WAIT_SECONDS)
         return [
-            StepResult(name, tunnel.protocol, tuple(load.results[before[tunnel] :]))
+            StepResult(name, tunnel.protocol, tuple(load.results[before[tunnel] :]), changed)
             for tunnel, load in self.loads.items()
         ]
 

@@ -28,8 +28,9 @@ CUT, NO_SERVER, NO_AGENT, TIMED_OUT, OTHER = (
     "timed out",
     "another error",
 )
-# What every replacement of a server causes, until the next one listens and has an agent.
-OUTAGE = {CUT, NO_SERVER, NO_AGENT}
+# What every replacement of a server causes, until the next one listens and has its agents. Over gRPC the
+# kube-apiserver waits for a server, and gives up when the webhook's time is over.
+OUTAGE = {"HTTPConnect": {CUT, NO_SERVER, NO_AGENT}, "GRPC": {CUT, NO_SERVER, NO_AGENT, TIMED_OUT}}
 # Parts of the kube-apiserver's message. A dial error names the socket; an HTTP 500 is the answer of a server
 # without agents, of Konnectivity's as of ours.
 _TEXTS = (
@@ -47,15 +48,24 @@ def kind_of(message: str) -> str:
 
 @dataclass(frozen=True)
 class StepResult:
-    """The admissions of one step over one protocol."""
+    """The admissions of one step over one protocol; `changed`: when it was done, and recovery began."""
 
     step: str
     protocol: str
     results: tuple[AdmissionResult, ...]
+    changed: float
 
     @property
     def rejected(self) -> list[AdmissionResult]:
         return [each for each in self.results if each.rejected]
+
+    @property
+    def unexplained(self) -> list[AdmissionResult]:
+        """Those of `rejected` that no outage explains: for another reason, or sent when the step was done."""
+        outage = OUTAGE[self.protocol]
+        return [
+            each for each in self.rejected if each.at > self.changed or kind_of(each.message) not in outage
+        ]
 
     @property
     def unanswered(self) -> list[AdmissionResult]:
@@ -97,17 +107,6 @@ class StepResults:
     """Collects the results of all steps; written when the last has ended."""
 
     steps: list[StepResult] = field(default_factory=list)
-
-    def reasons_beyond(self, step: str, measure: str) -> dict[str, set[str]]:
-        """Returns why admissions failed in a step, by protocol, for reasons that `measure` did not have.
-
-        The reasons of an outage always count as had: which of them a stream meets depends on the moment.
-        """
-        had = {each.protocol: set(each.kinds) | OUTAGE for each in self.steps if each.step == measure}
-        found = {
-            each.protocol: set(each.kinds) - had[each.protocol] for each in self.steps if each.step == step
-        }
-        return {protocol: kinds for protocol, kinds in found.items() if kinds}
 
     def write(self) -> None:
         JSON.parent.mkdir(parents=True, exist_ok=True)

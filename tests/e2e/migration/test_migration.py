@@ -1,4 +1,4 @@
-"""From Konnectivity's Go programs to ours and back, under load: we lose no admission that they would not."""
+"""From Konnectivity's Go programs to ours and back, under load: a call fails only if no server is there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from tests.support.lab import Cluster, missing
 from tests.support.not_run import not_run
 
 pytestmark = pytest.mark.e2e
-
-# The step with which the others are compared.
-MEASURE = "server, Go to Go"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,8 @@ def test_agents_from_go_to_go(installation: Installation, steps: StepResults) ->
 
 
 def test_server_from_go_to_go(installation: Installation, steps: StepResults) -> None:
-    _replace_servers(installation, steps, MEASURE, "Go")
+    """The measure for the next ones. The kubelet ends the old server before it starts the new one."""
+    _run(installation, steps, "server, Go to Go", lambda: installation.replace_servers("Go"))
 
 
 def test_agents_from_go_to_ours(installation: Installation, steps: StepResults) -> None:
@@ -53,7 +51,6 @@ def test_agents_from_go_to_ours(installation: Installation, steps: StepResults) 
 
 
 def test_server_from_go_to_ours(installation: Installation, steps: StepResults) -> None:
-    """No admission fails for a reason for which none fails from Go to Go."""
     _replace_servers(installation, steps, "server, Go to ours", "ours")
 
 
@@ -82,4 +79,4 @@ def _check_agents(found: list[StepResult]) -> None:
 def _replace_servers(installation: Installation, steps: StepResults, step: str, program: str) -> None:
     for each in _run(installation, steps, step, lambda: installation.replace_servers(program)):
         assert not each.unanswered, each.document()
-    assert steps.reasons_beyond(step, MEASURE) == {}, [each.document() for each in steps.steps]
+        assert not each.unexplained, each.document()
