@@ -17,13 +17,14 @@ from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
 from bootbridge.lab.namespaces import NodeNamespaces
-from tests.support.not_run import not_run
+from tests.support.not_run import not_run, require_program
 
 
 @pytest.fixture
 def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
+    require_program("ip", "iproute2")
     made = NodeNamespaces.create("machine", tmp_path / "machine")
     yield made
     made.end()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +16,14 @@ from bootbridge.lab.layout import Layout
 from bootbridge.lab.namespaces import NodeNamespaces
 from bootbridge.lab.processes import processes_using, start_time
 from tests.support.lab_mount_holder import looking_in
-from tests.support.not_run import not_run
+from tests.support.not_run import not_run, require_program
 
 
 @pytest.fixture
 def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
+    require_program("ip", "iproute2")
     made = NodeNamespaces.create("machine", tmp_path / "machine")
     yield made
     made.end()
@@ -32,8 +32,7 @@ def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
 @pytest.fixture
 def switch(namespaces: NodeNamespaces) -> NodeNamespaces:
     """Namespaces for the switch; nodes need iptables to masquerade their pods."""
-    if shutil.which("iptables") is None:
-        not_run("missing iptables: apt-get install iptables")
+    require_program("iptables")
     return namespaces
 
 

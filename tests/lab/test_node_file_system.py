@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.path_in_root import resolve_in_root
-from tests.support.not_run import not_run
+from tests.support.not_run import not_run, require_program
 
 NODE = "bootstrap"
 FOREIGN = "foreign"
@@ -27,8 +26,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     """A lab whose machines are not created yet."""
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
-    if shutil.which("iptables") is None:
-        not_run("missing iptables: apt-get install iptables")
+    require_program("iptables")
     lab = Lab(tmp_path / "lab", Layout(1))
     lab.create_directory()
     yield lab

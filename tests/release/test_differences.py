@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from release.check import check, differences
+from tests.support.not_run import needs_program
 
 
 @pytest.fixture
@@ -73,6 +74,7 @@ subprocess.run([*GIT, "commit", "--quiet", "--allow-empty", "--message", "later"
 """
 
 
+@needs_program("git")
 def test_a_commit_during_the_first_build_is_in_neither(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example"]

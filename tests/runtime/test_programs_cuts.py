@@ -174,7 +174,8 @@ def test_the_tls_inside_a_unix_socket_detects_the_truncation(
     tls = context.wrap_socket(tunnel.sock, suppress_ragged_eofs=False)
     assert tls.recv(100) == PART
     cut(pair)
-    with pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
+    # Which error it is depends on OpenSSL: with 3.5 it is a broken pipe.
+    with pytest.raises((ssl.SSLEOFError, ConnectionError)):
         tls.recv(100)
     tls.close()
     released.set()

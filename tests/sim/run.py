@@ -61,9 +61,11 @@ def _result(scenario: Scenario, promise: int | None, text: str) -> Result:
 
 
 def commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
+    argv = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=Path(__file__).parent)
+    except FileNotFoundError:
+        return "unknown"  # a machine without git
     return done.stdout.strip() or "unknown"
 
 
