@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from bootbridge.runtime.http2_transport import READ_BYTES_MIN, TURN_SECONDS_MAX, Http2Transport
-from bootbridge.runtime.pump import READ_BYTES
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.refused_call import RefusedCall
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.sim_environment import Environment, SimPump
@@ -85,28 +82,3 @@ def test_a_peer_whose_admitted_stream_has_ended_must_open_another() -> None:
         assert not meeting.port.closed
     meeting.after(10)
     assert meeting.port.closed
-
-
-def take(meeting: Meeting, size: int, seconds: float) -> int:
-    """Lets the server take ``size`` bytes, which takes it ``seconds``; returns how much it reads next."""
-    times = iter((0.0, seconds))
-    clock = meeting.port.pump.clock
-    real_time, clock.real_time = clock.real_time, lambda: next(times)
-    meeting.server.on_bytes(memoryview(bytes(size)))
-    clock.real_time = real_time
-    return meeting.port.read_max
-
-
-@pytest.mark.parametrize(
-    ("turns", "expected"),
-    [(0.0, READ_BYTES), (0.25, READ_BYTES), (0.9, READ_BYTES), (1.1, READ_BYTES_MIN), (25.0, READ_BYTES_MIN)],
-)
-def test_of_a_peer_whose_bytes_take_long_less_is_read_at_a_time(turns: float, expected: int) -> None:
-    """Thousands of the smallest frames fit into one read, and all other connections wait for it."""
-    assert take(Meeting(), READ_BYTES, turns * TURN_SECONDS_MAX) == expected
-
-
-def test_a_peer_that_sends_bulk_data_again_is_read_in_whole_buffers_again() -> None:
-    meeting = Meeting()
-    assert take(meeting, READ_BYTES, 1.0) == READ_BYTES_MIN
-    assert take(meeting, READ_BYTES_MIN - 500, TURN_SECONDS_MAX / 100) == READ_BYTES

@@ -129,6 +129,9 @@ class SimPump:
                 write_out()
             self.end_turn()
 
+    def next_turn(self, action: Callable[[], None]) -> None:
+        self.soon(0.0, action)
+
     def soon(self, seconds: float, action: Callable[[], object]) -> None:
         """Schedules a turn of this process, which is skipped if the process has crashed by then."""
 

@@ -121,7 +121,6 @@ class SimPort:
         self.pump = pump
         self.name = name
         self.backlog = 0
-        self.read_max = 0  # without effect: a turn takes no time here
         self.closed = False  # by its owner, for good
         self._network = network
         self._env = network.env

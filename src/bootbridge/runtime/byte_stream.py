@@ -19,7 +19,7 @@ from typing import Final
 from bootbridge.ports.byte_ports import ByteHandler
 from bootbridge.ports.close_states import BYTE_STREAM, Event, State
 from bootbridge.ports.timers import Timer
-from bootbridge.runtime.pump import READ_BYTES, Pump
+from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import GONE, READABLE, WRITABLE
 from bootbridge.wire.packets import Buffer
 
@@ -91,14 +91,12 @@ class PlainStream:
         "_writes",
         "backlog",
         "pump",
-        "read_max",
         "state",
     )
 
     def __init__(self, pump: Pump, sock: socket.socket, *, unix: bool = False) -> None:
         self.pump = pump
         self.backlog = 0
-        self.read_max = READ_BYTES  # of one turn; its owner may choose less
         self._sock = sock
         self._fd = sock.fileno()
         self._is_unix = unix  # a parameter, because sock.family costs an enum lookup
@@ -174,7 +172,7 @@ class PlainStream:
     def _on_readable(self, events: int) -> None:
         pump = self.pump
         try:
-            size = self._sock.recv_into(pump.read_buffer, self.read_max)
+            size = self._sock.recv_into(pump.read_buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from bootbridge.bounds import BOUNDS
-from bootbridge.ports.byte_ports import ByteHandler, Sink
-from bootbridge.ports.timers import RunningClock, Timer, Timers
+from bootbridge.ports.byte_ports import ByteHandler, PausableSource, Sink
+from bootbridge.ports.timers import Timer, Timers
+from bootbridge.runtime.input_turns import InputTurns, Turns
 from bootbridge.runtime.keepalive import Keepalive
-from bootbridge.runtime.pump import READ_BYTES, Flushable
+from bootbridge.runtime.pump import Flushable
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
 from bootbridge.wire.http2_budgets import FrameBudget
 from bootbridge.wire.http2_connection import Http2Connection
@@ -18,20 +20,11 @@ from bootbridge.wire.http2_stream import Stream, StreamHandler
 # How long deferred output (WINDOW_UPDATE, credit) may wait for other output to share a write with.
 DEFER_SECONDS: Final = 0.02
 UNADMITTED_TEXT: Final = "no stream admitted in time"
-# How long a whole read may keep the thread, while all other connections wait. Bulk data needs a quarter of
-# it; the smallest frames or packets that a peer can send take up to 25 times as long.
-TURN_SECONDS_MAX: Final = 0.002
-# Of a connection whose bytes take longer.
-READ_BYTES_MIN: Final = 16 * 1024
-# Less is not measured. A read of the minimum has as much after decryption, unless a record is incomplete.
-MEASURED_BYTES_MIN: Final = READ_BYTES_MIN // 2
 
 
-class Turns(Protocol):
-    """What a transport needs of the pump: timers, and a flush at the end of a turn or a little later."""
+class TransportPump(Turns, Protocol):
+    """What a transport needs of the pump: turns, timers, and a flush at their end or a little later."""
 
-    @property
-    def clock(self) -> RunningClock: ...
     @property
     def timers(self) -> Timers: ...
     @property
@@ -39,13 +32,11 @@ class Turns(Protocol):
     def flush_later(self, write_out: Callable[[], None]) -> None: ...
 
 
-class ByteStream(Sink, Protocol):
+class ByteStream(Sink, PausableSource, Protocol):
     """The socket below the HTTP/2 connection."""
 
-    read_max: int
-
     @property
-    def pump(self) -> Turns: ...
+    def pump(self) -> TransportPump: ...
     def start(self, handler: ByteHandler) -> None: ...
     def close(self) -> None: ...
 
@@ -83,6 +74,7 @@ class Http2Transport:
             now=stream.pump.clock.real_time,  # peers go on sending while we are paused
             admits=unadmitted_seconds is not None,
         )
+        self._input = InputTurns(stream.pump, stream, self.http2.receive, self._on_failure)
         self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
         self.on_admitted_change: Callable[[Http2Transport], None] = lambda transport: None
         self._unadmitted_seconds = unadmitted_seconds
@@ -152,26 +144,24 @@ class Http2Transport:
     # --- from the byte stream
 
     def on_bytes(self, data: memoryview) -> None:
-        size = len(data)
-        if size < MEASURED_BYTES_MIN:
-            self.http2.receive(data)
-            return
-        now = self._stream.pump.clock.real_time
-        began = now()
-        self.http2.receive(data)
-        is_slow = (now() - began) * READ_BYTES > TURN_SECONDS_MAX * size
-        self._stream.read_max = READ_BYTES_MIN if is_slow else READ_BYTES
+        self._input.take(data)
 
     def on_drained(self) -> None:
         self.http2.flushed(self._stream.backlog < BOUNDS.http2_backlog)
 
     def on_eof(self, gone: bool) -> None:
+        self._input.at_end(partial(self._on_eof, gone))
+
+    def _on_eof(self, gone: bool) -> None:
         if gone:
             self.http2.take_output()  # the peer no longer reads
         self._end("connection closed by peer")
 
     def on_lost(self, reason: str) -> None:
-        self._end(reason)
+        self._input.at_end(partial(self._end, reason))
+
+    def _on_failure(self) -> None:
+        self._end("internal error")
 
     # --- ending
 
@@ -188,6 +178,7 @@ class Http2Transport:
             self._unadmitted_timer = None
         if self._defer_timer is not None:
             self._defer_timer.cancel()
+        self._input.drop()
         self.http2.lost(reason)
         self._write_out()
         self._stream.close()

@@ -75,6 +75,14 @@ class Pump:
         self._want_batch_end()
         self._soon.append(action)
 
+    def next_turn(self, action: Callable[[], None]) -> None:
+        """Calls it as a separate turn, after one turn of each socket that is ready by then."""
+        self.loop.call_soon(self._turn, action)
+
+    def _turn(self, action: Callable[[], None]) -> None:
+        self._call(action)
+        self.end_turn()
+
     def flush_later(self, write_out: Callable[[], None]) -> None:
         """Calls it after the turns of all sockets that are ready now."""
         self._want_batch_end()

@@ -146,7 +146,7 @@ class TlsStream(PlainStream):
     def _on_readable(self, events: int) -> None:
         pump = self.pump
         try:
-            size = self._sock.recv_into(pump.read_buffer, self.read_max)
+            size = self._sock.recv_into(pump.read_buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

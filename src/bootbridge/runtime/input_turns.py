@@ -1,0 +1,116 @@
+"""How long the input of one HTTP/2 connection may keep the thread, while all other connections wait.
+
+A whole read of bulk data takes half a millisecond. As many bytes in the smallest frames or packets that a
+peer can send take up to 60 times as long, and no budget forbids them, because they transfer something. So the
+input of a connection that has been slow lately is taken in parts, and all other sockets that are ready are
+served between two turns of it. Meanwhile the connection is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from bootbridge.ports.byte_ports import PausableSource
+from bootbridge.ports.timers import RunningClock
+from bootbridge.runtime.pump import READ_BYTES
+
+# A connection is slow if a whole read would take longer. Bulk data takes a quarter of it.
+READ_SECONDS_MAX: Final = 0.002
+# So is a new one, which has shown nothing yet, and one that was slow so short a time ago.
+NEW_SECONDS: Final = 1.0
+SLOW_SECONDS: Final = 10.0
+# Of the input of a slow connection: after so many bytes the clock is read, after so long others are served.
+PART_BYTES: Final = 2 * 1024
+TURN_SECONDS: Final = 0.00025
+# Smaller reads are taken at once, and say little about the speed.
+MEASURED_BYTES_MIN: Final = 8 * 1024
+
+
+class Turns(Protocol):
+    """What is needed of the pump."""
+
+    @property
+    def clock(self) -> RunningClock: ...
+    def next_turn(self, action: Callable[[], None]) -> None: ...
+
+
+class InputTurns:
+    """Gives ``receive`` what is read from ``source``: at once, or in the turns of a slow connection.
+
+    ``failed`` is called if ``receive`` raises, which is a defect of ours.
+    """
+
+    __slots__ = ("_at_end", "_failed", "_now", "_pump", "_receive", "_rest", "_slow_until", "_source")
+
+    def __init__(
+        self,
+        pump: Turns,
+        source: PausableSource,
+        receive: Callable[[memoryview], None],
+        failed: Callable[[], None],
+    ) -> None:
+        self._pump = pump
+        self._source = source
+        self._receive = receive
+        self._failed = failed
+        self._now = pump.clock.real_time  # a pause of ours counts: it is followed by one whole turn
+        self._slow_until = self._now() + NEW_SECONDS
+        self._rest = memoryview(b"")
+        self._at_end: Callable[[], None] | None = None
+
+    def take(self, data: memoryview) -> None:
+        size = len(data)
+        if size < MEASURED_BYTES_MIN:
+            self._receive(data)
+            return
+        began = self._now()
+        if began < self._slow_until:
+            self._rest = memoryview(bytes(data))  # the buffer is valid only during this turn
+            self._source.pause_reading()
+            self._take_turn()
+        else:
+            self._receive(data)
+            self._judge(began, self._now(), size)
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Calls it when everything has been received."""
+        if self._rest:
+            self._at_end = action
+        else:
+            action()
+
+    def drop(self) -> None:
+        """The connection is over."""
+        self._at_end = None
+        if self._rest:
+            self._rest = memoryview(b"")
+            self._source.resume_reading()
+
+    def _take_turn(self) -> None:
+        if not self._rest:
+            return  # dropped
+        began = ended = self._now()
+        taken = 0
+        while self._rest and ended - began < TURN_SECONDS:
+            part, self._rest = self._rest[:PART_BYTES], self._rest[PART_BYTES:]
+            try:
+                self._receive(part)
+            except Exception:
+                self.drop()
+                self._failed()
+                raise
+            taken += len(part)
+            ended = self._now()
+        self._judge(began, ended, taken)
+        if self._rest:
+            self._pump.next_turn(self._take_turn)
+            return
+        self._source.resume_reading()
+        if self._at_end is not None:
+            action, self._at_end = self._at_end, None
+            action()
+
+    def _judge(self, began: float, ended: float, size: int) -> None:
+        if (ended - began) * READ_BYTES > READ_SECONDS_MAX * size:
+            self._slow_until = ended + SLOW_SECONDS
