@@ -11,6 +11,7 @@ from bootbridge.runtime.input_turns import (
     MEASURED_BYTES_MIN,
     NEW_SECONDS,
     PART_BYTES,
+    PART_BYTES_MAX,
     READ_SECONDS_MAX,
     SLOW_SECONDS,
     TURN_SECONDS,
@@ -29,15 +30,21 @@ class Connection:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.worked = 0.0  # processor time
         self.clock = RunningClock(lambda: self.now)
         self.byte_seconds = BULK
         self.received = bytearray()
+        self.sizes: list[int] = []
+        self.stolen = 0.0  # the seconds that other programs take in the middle of each part
         self.reading = True
         self.failed = False
         self.breaks = False
         self.ended = False
         self.turns: list[Callable[[], None]] = []
         self.input = InputTurns(self, self, self._receive, self._fail)
+
+    def cpu_time(self) -> float:
+        return self.worked
 
     def next_turn(self, action: Callable[[], None]) -> None:
         self.turns.append(action)
@@ -52,7 +59,10 @@ class Connection:
         if self.breaks:
             raise RuntimeError("a defect")
         self.received += data
+        self.sizes.append(len(data))
+        self.now += self.stolen
         self.now += len(data) * self.byte_seconds
+        self.worked += len(data) * self.byte_seconds
 
     def _fail(self) -> None:
         self.failed = True
@@ -128,6 +138,24 @@ def test_the_first_data_of_a_connection_is_taken_in_turns() -> None:
     new = Connection()
     assert new.read(byte_seconds=SMALL_FRAMES) <= TURN_SECONDS_MAX
     assert max(new.finish()) <= TURN_SECONDS_MAX
+
+
+def test_bulk_data_of_a_new_connection_is_taken_in_growing_parts() -> None:
+    """A caller over gRPC opens a connection for each dial, and may upload at once."""
+    new = Connection()
+    new.read()
+    lasted = new.finish()
+    assert len(lasted) < 4
+    assert max(new.sizes) == PART_BYTES_MAX
+    assert len(new.sizes) < READ_BYTES / PART_BYTES_MAX + 4 * (len(lasted) + 1)
+
+
+def test_other_programs_do_not_make_a_connection_slow(old: Connection) -> None:
+    """While they have the processor, nobody waits for this connection."""
+    old.stolen = 1.0
+    for _ in range(2):
+        old.read()
+        assert old.turns == []
 
 
 def test_bulk_data_between_small_frames_does_not_make_the_connection_fast(old: Connection) -> None:

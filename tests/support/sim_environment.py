@@ -129,6 +129,9 @@ class SimPump:
                 write_out()
             self.end_turn()
 
+    def cpu_time(self) -> float:
+        return 0.0  # a turn takes no time here
+
     def next_turn(self, action: Callable[[], None]) -> None:
         self.soon(0.0, action)
 

@@ -15,13 +15,17 @@ from bootbridge.ports.byte_ports import PausableSource
 from bootbridge.ports.timers import RunningClock
 from bootbridge.runtime.pump import READ_BYTES
 
-# A connection is slow if a whole read would take longer. Bulk data takes a quarter of it.
+# A connection is slow if a whole read would take longer. Bulk data takes a quarter of it. This and
+# TURN_SECONDS are processor time: another program that takes the processor does not make a connection slow.
 READ_SECONDS_MAX: Final = 0.002
 # So is a new one, which has shown nothing yet, and one that was slow so short a time ago.
 NEW_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 10.0
-# Of the input of a slow connection: after so many bytes the clock is read, after so long others are served.
+# Of the input of a slow connection: after a part the clock is read, after so long others are served. The
+# parts of a turn grow while they are fast: a caller over gRPC opens a connection for each dial, and may
+# upload at once.
 PART_BYTES: Final = 2 * 1024
+PART_BYTES_MAX: Final = 16 * 1024
 TURN_SECONDS: Final = 0.00025
 # Smaller reads are taken at once, and say little about the speed.
 MEASURED_BYTES_MIN: Final = 8 * 1024
@@ -32,6 +36,7 @@ class Turns(Protocol):
 
     @property
     def clock(self) -> RunningClock: ...
+    def cpu_time(self) -> float: ...
     def next_turn(self, action: Callable[[], None]) -> None: ...
 
 
@@ -41,7 +46,17 @@ class InputTurns:
     ``failed`` is called if ``receive`` raises, which is a defect of ours.
     """
 
-    __slots__ = ("_at_end", "_failed", "_now", "_pump", "_receive", "_rest", "_slow_until", "_source")
+    __slots__ = (
+        "_at_end",
+        "_cpu_time",
+        "_failed",
+        "_now",
+        "_pump",
+        "_receive",
+        "_rest",
+        "_slow_until",
+        "_source",
+    )
 
     def __init__(
         self,
@@ -54,7 +69,8 @@ class InputTurns:
         self._source = source
         self._receive = receive
         self._failed = failed
-        self._now = pump.clock.real_time  # a pause of ours counts: it is followed by one whole turn
+        self._now = pump.clock.real_time
+        self._cpu_time = pump.cpu_time
         self._slow_until = self._now() + NEW_SECONDS
         self._rest = memoryview(b"")
         self._at_end: Callable[[], None] | None = None
@@ -64,14 +80,14 @@ class InputTurns:
         if size < MEASURED_BYTES_MIN:
             self._receive(data)
             return
-        began = self._now()
-        if began < self._slow_until:
+        if self._now() < self._slow_until:
             self._rest = memoryview(bytes(data))  # the buffer is valid only during this turn
             self._source.pause_reading()
             self._take_turn()
         else:
+            began = self._cpu_time()
             self._receive(data)
-            self._judge(began, self._now(), size)
+            self._judge(self._cpu_time() - began, size)
 
     def at_end(self, action: Callable[[], None]) -> None:
         """Calls it when everything has been received."""
@@ -90,10 +106,10 @@ class InputTurns:
     def _take_turn(self) -> None:
         if not self._rest:
             return  # dropped
-        began = ended = self._now()
-        taken = 0
+        began = ended = self._cpu_time()
+        size, taken = PART_BYTES, 0
         while self._rest and ended - began < TURN_SECONDS:
-            part, self._rest = self._rest[:PART_BYTES], self._rest[PART_BYTES:]
+            part, self._rest = self._rest[:size], self._rest[size:]
             try:
                 self._receive(part)
             except Exception:
@@ -101,8 +117,10 @@ class InputTurns:
                 self._failed()
                 raise
             taken += len(part)
-            ended = self._now()
-        self._judge(began, ended, taken)
+            part_began, ended = ended, self._cpu_time()
+            is_fast = (ended - part_began) * 4 < TURN_SECONDS
+            size = min(2 * size, PART_BYTES_MAX) if is_fast else PART_BYTES
+        self._judge(ended - began, taken)
         if self._rest:
             self._pump.next_turn(self._take_turn)
             return
@@ -111,6 +129,6 @@ class InputTurns:
             action, self._at_end = self._at_end, None
             action()
 
-    def _judge(self, began: float, ended: float, size: int) -> None:
-        if (ended - began) * READ_BYTES > READ_SECONDS_MAX * size:
-            self._slow_until = ended + SLOW_SECONDS
+    def _judge(self, seconds: float, size: int) -> None:
+        if seconds * READ_BYTES > READ_SECONDS_MAX * size:
+            self._slow_until = self._now() + SLOW_SECONDS

@@ -47,6 +47,7 @@ class Pump:
         self.clock = RunningClock(time.monotonic)  # the clock of the event loop
         self.timers = Timers(self.clock.now)
         self.timers.on_earlier = self._arm
+        self.cpu_time = time.thread_time
         self.dirty: list[Flushable] = []
         self.lingering: dict[LingeringStream, None] = {}
         self.read_buffer = memoryview(bytearray(READ_BYTES))
