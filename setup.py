@@ -21,6 +21,7 @@ RUNTIME = [
     "endpoint_policy",
     "event_loop",
     "http2_transport",
+    "input_turns",
     "keepalive",
     "listeners",
     "pump",

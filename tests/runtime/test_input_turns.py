@@ -150,6 +150,21 @@ def test_bulk_data_of_a_new_connection_is_taken_in_growing_parts() -> None:
     assert len(new.sizes) < READ_BYTES / PART_BYTES_MAX + 4 * (len(lasted) + 1)
 
 
+def test_a_message_that_is_completed_by_a_small_read_does_not_make_a_connection_slow(old: Connection) -> None:
+    """The read that completes it costs more than its bytes allow, those before it less."""
+    for _ in range(20):
+        old.read()
+        old.read(MEASURED_BYTES_MIN, READ_SECONDS_MAX / 2 / MEASURED_BYTES_MIN)
+        assert old.turns == []
+
+
+def test_small_frames_in_small_reads_make_a_connection_slow(old: Connection) -> None:
+    """After a few of them."""
+    for _ in range(3):
+        old.read(MEASURED_BYTES_MIN, SMALL_FRAMES)
+    assert old.turns
+
+
 def test_other_programs_do_not_make_a_connection_slow(old: Connection) -> None:
     """While they have the processor, nobody waits for this connection."""
     old.stolen = 1.0

@@ -15,8 +15,9 @@ from bootbridge.ports.byte_ports import PausableSource
 from bootbridge.ports.timers import RunningClock
 from bootbridge.runtime.pump import READ_BYTES
 
-# A connection is slow if a whole read would take longer. Bulk data takes a quarter of it. This and
-# TURN_SECONDS are processor time: another program that takes the processor does not make a connection slow.
+# What a whole read may take. Bulk data takes a quarter of it. A connection is slow once it has taken so much
+# more than its bytes allow: a message costs most in the read that completes it. This and TURN_SECONDS are
+# processor time, so that another program that takes the processor does not make a connection slow.
 READ_SECONDS_MAX: Final = 0.002
 # So is a new one, which has shown nothing yet, and one that was slow so short a time ago.
 NEW_SECONDS: Final = 1.0
@@ -49,6 +50,7 @@ class InputTurns:
     __slots__ = (
         "_at_end",
         "_cpu_time",
+        "_excess",
         "_failed",
         "_now",
         "_pump",
@@ -72,6 +74,7 @@ class InputTurns:
         self._now = pump.clock.real_time
         self._cpu_time = pump.cpu_time
         self._slow_until = self._now() + NEW_SECONDS
+        self._excess = 0.0
         self._rest = memoryview(b"")
         self._at_end: Callable[[], None] | None = None
 
@@ -130,5 +133,7 @@ class InputTurns:
             action()
 
     def _judge(self, seconds: float, size: int) -> None:
-        if seconds * READ_BYTES > READ_SECONDS_MAX * size:
+        self._excess = max(0.0, self._excess + seconds - READ_SECONDS_MAX * size / READ_BYTES)
+        if self._excess > READ_SECONDS_MAX:
+            self._excess = 0.0
             self._slow_until = self._now() + SLOW_SECONDS
