@@ -84,9 +84,12 @@ class InputTurns:
             self._receive(data)
             return
         if self._now() < self._slow_until:
-            self._rest = memoryview(bytes(data))  # the buffer is valid only during this turn
-            self._source.pause_reading()
+            self._rest = data
             self._take_turn()
+            if self._rest:
+                self._rest = memoryview(bytes(self._rest))  # the buffer is valid only during this turn
+                self._source.pause_reading()
+                self._pump.next_turn(self._take_next_turn)
         else:
             began = self._cpu_time()
             self._receive(data)
@@ -100,18 +103,29 @@ class InputTurns:
             action()
 
     def drop(self) -> None:
-        """The connection is over."""
+        """The connection is over. A closing socket is read until its peer has closed it, too."""
         self._at_end = None
         if self._rest:
             self._rest = memoryview(b"")
             self._source.resume_reading()
 
-    def _take_turn(self) -> None:
+    def _take_next_turn(self) -> None:
         if not self._rest:
             return  # dropped
+        self._take_turn()
+        if self._rest:
+            self._pump.next_turn(self._take_next_turn)
+            return
+        self._source.resume_reading()
+        if self._at_end is not None:
+            action, self._at_end = self._at_end, None
+            action()
+
+    def _take_turn(self) -> None:
+        """Takes parts until time is up; fast ones may take as long as a whole read of bulk data does."""
         began = ended = self._cpu_time()
-        size, taken = PART_BYTES, 0
-        while self._rest and ended - began < TURN_SECONDS:
+        size, taken, is_fast = PART_BYTES, 0, True
+        while self._rest and ended - began < (READ_SECONDS_MAX / 2 if is_fast else TURN_SECONDS):
             part, self._rest = self._rest[:size], self._rest[size:]
             try:
                 self._receive(part)
@@ -124,13 +138,6 @@ class InputTurns:
             is_fast = (ended - part_began) * 4 < TURN_SECONDS
             size = min(2 * size, PART_BYTES_MAX) if is_fast else PART_BYTES
         self._judge(ended - began, taken)
-        if self._rest:
-            self._pump.next_turn(self._take_turn)
-            return
-        self._source.resume_reading()
-        if self._at_end is not None:
-            action, self._at_end = self._at_end, None
-            action()
 
     def _judge(self, seconds: float, size: int) -> None:
         self._excess = max(0.0, self._excess + seconds - READ_SECONDS_MAX * size / READ_BYTES)
