@@ -25,9 +25,9 @@ SLOW_SECONDS: Final = 10.0
 # Of the input of a slow connection: after a part the clock is read, after so long others are served. The
 # parts of a turn grow while they are fast: a caller over gRPC opens a connection for each dial, and may
 # upload at once.
-PART_BYTES: Final = 2 * 1024
+PART_BYTES: Final = 1024
 PART_BYTES_MAX: Final = 16 * 1024
-TURN_SECONDS: Final = 0.00025
+TURN_SECONDS: Final = 0.0001
 # Smaller reads are taken at once, and say little about the speed.
 MEASURED_BYTES_MIN: Final = 8 * 1024
 
@@ -135,7 +135,7 @@ class InputTurns:
                 raise
             taken += len(part)
             part_began, ended = ended, self._cpu_time()
-            is_fast = (ended - part_began) * 4 < TURN_SECONDS
+            is_fast = (ended - part_began) * 2 < TURN_SECONDS
             size = min(2 * size, PART_BYTES_MAX) if is_fast else PART_BYTES
         self._judge(ended - began, taken)
 
