@@ -87,8 +87,9 @@ def summary(figures: Figures) -> str:
         if mixed_is_slower(figures, name, pair)
     ]
     return (
-        f"{counts[0]} targets relative to Go and {counts[1]} relative to the floor are met; {len(slower)} figures "
-        f"of the mixed pairs are more than 5 % slower than the Go pair's{': ' if slower else ''}{', '.join(slower)}."
+        f"{counts[0]} targets relative to Go and {counts[1]} relative to the floor are met; {len(slower)} "
+        "figures of the mixed pairs are more than 5 % slower than the Go pair's"
+        f"{': ' if slower else ''}{', '.join(slower)}."
     )
 
 
