@@ -178,6 +178,6 @@ def _descendant(pid: int, name: str) -> int:
         if Path(f"/proc/{pid}/comm").read_text().strip() == name:
             return pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
-        return 0
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it ended before its file was opened, or before it was read
     return next((found for child in children if (found := _descendant(int(child), name))), 0)
