@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bootbridge.common.failures import Transient
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance
@@ -26,6 +27,14 @@ class JoinServiceSetup:
     measurement_secret: bytes = field(repr=False)
     measurement_salt: bytes
     join_policy: bytes
+
+
+class NodeStillReady(Transient):
+    """`join` is refused: a Node of this name is Ready.
+
+    After a crash in the middle of a join this is the instance's own Node, until Kubernetes notices that its
+    kubelet has stopped.
+    """
 
 
 class Machine(Protocol):

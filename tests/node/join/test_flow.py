@@ -11,6 +11,7 @@ from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import Ticket
 from bootbridge.node.lock.bootstrap_record import Flow, Phase
 from bootbridge.node.lock.flow_inputs import JoinInputs
+from bootbridge.node.machine import NodeStillReady
 from bootbridge.node.stages import ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED
 from tests.support.deterministic_loop import run
@@ -47,6 +48,21 @@ def test_a_join_is_fatal_after_three_attempts_until_a_reboot() -> None:
     again = environment.again()
     assert run(exit_code(again)) == FATAL
     assert "join" not in again.calls
+
+
+def test_a_join_waits_until_its_node_of_before_a_crash_is_not_ready_any_more() -> None:
+    """Kubernetes notices after up to 50 s that a kubelet has stopped; these attempts do not count."""
+    environment = Environment(faults={"join": [NodeStillReady("already exists")] * 6})
+    joins(environment)
+    assert environment.calls.count("join") == 7
+    assert environment.calls.count("reset") == 6
+
+
+def test_a_join_does_not_wait_forever_for_a_node_that_stays_ready() -> None:
+    """Another instance may have this name."""
+    environment = Environment(faults={"join": [NodeStillReady("already exists")] * 1000})
+    assert run(exit_code(environment)) == FATAL
+    assert 3 < environment.calls.count("join") < 100
 
 
 def test_a_fatal_error_is_not_retried() -> None:

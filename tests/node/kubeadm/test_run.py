@@ -13,6 +13,7 @@ from bootbridge.node import node_paths
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import documents
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
+from bootbridge.node.machine import NodeStillReady
 from tests.node.kubeadm.examples import TOKEN, ticket
 from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
 
@@ -79,6 +80,14 @@ async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program
     assert "[redacted]" in repr(events)
     for text in (*program.calls, str(failure.value), repr(failure.value.__context__), repr(events)):
         assert "0123456789abcdef" not in text
+
+
+async def test_a_node_that_is_still_ready_is_an_error_of_its_own(host: Host, program: FakeKubeadm) -> None:
+    """After a crash in the middle of a join; the words are those of kubeadm v1.36."""
+    text = 'a Node with name "node4" and status "Ready" already exists in the cluster. You must delete it'
+    program.does(f"echo '{text}' >&2; exit 1")
+    with pytest.raises(NodeStillReady, match="node4"):
+        await Kubeadm(str(program.path), host).join(b"", silent)
 
 
 async def test_a_failure_reports_the_last_output(host: Host, program: FakeKubeadm) -> None:

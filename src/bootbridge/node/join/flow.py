@@ -16,12 +16,15 @@ from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Phase
 from bootbridge.node.lock.flow_inputs import BootClock, JoinInputs, seconds_since_boot
 from bootbridge.node.lock.node_lock import NodeLock, Undo, nothing_to_undo
 from bootbridge.node.lock.node_state import NodeState, NodeStateStore
-from bootbridge.node.machine import Machine
+from bootbridge.node.machine import Machine, NodeStillReady
 from bootbridge.node.stages import ProgressCallback, log_stage
 from bootbridge.runtime import logs
 from bootbridge.trust.key_hierarchy import cluster_id
 
 ATTEMPTS_MAX: Final = 3
+# For so long, attempts that only fail because this instance's Node is still Ready do not count. Kubernetes
+# needs up to 50 s to notice that a kubelet has stopped.
+STILL_READY_SECONDS_MAX: Final = 120.0
 ADVICE: Final = "fix what kubeadm reports in the log and reboot the instance; it then requests a new ticket"
 
 
@@ -75,18 +78,22 @@ class JoinFlow:
         return state
 
     async def _join_with_retries(self, inputs: JoinInputs, *, kubeadm_has_run: bool) -> None:
-        waits = self._backoff()
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        waits, began, attempt = self._backoff(), self._clock(), 1
+        while True:
             self._require_valid(inputs.ticket, self._ticket_age(inputs))
             try:
-                await self._join_once(inputs, reset=kubeadm_has_run or attempt > 1)
+                await self._join_once(inputs, reset=kubeadm_has_run)
                 return
             except Fatal:
                 raise
             except (BootbridgeError, OSError) as error:
                 logs.event("node", logs.WARNING, "join failed", attempt=attempt, error=str(error))
-                if attempt == ATTEMPTS_MAX:
-                    raise Fatal(f"join: failed {attempt} times: {error}", advice=ADVICE) from error
+                kubeadm_has_run = True
+                waited = self._clock() - began
+                if not (isinstance(error, NodeStillReady) and waited < STILL_READY_SECONDS_MAX):
+                    if attempt == ATTEMPTS_MAX:
+                        raise Fatal(f"join: failed {attempt} times: {error}", advice=ADVICE) from error
+                    attempt += 1
                 await asyncio.sleep(waits.seconds())
 
     async def _join_once(self, inputs: JoinInputs, *, reset: bool) -> None:

@@ -15,6 +15,7 @@ from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.node import node_paths
 from bootbridge.node.kubeadm.commands import CommandFailed, run_command
+from bootbridge.node.machine import NodeStillReady
 from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.runtime import logs
 
@@ -26,6 +27,10 @@ VERSION_SECONDS: Final = 20.0
 
 class KubeadmFailed(Transient):
     """kubeadm failed or timed out. A reset and another attempt may succeed."""
+
+
+# The end of kubeadm's message.
+_NODE_IS_READY: Final = 'and status "Ready" already exists in the cluster'
 
 
 class Kubeadm:
@@ -83,7 +88,8 @@ class Kubeadm:
             try:
                 await run_command([self._program_path(), *arguments], seconds=seconds, on_line=tracker.line)
             except CommandFailed as error:
-                raise KubeadmFailed(str(error)) from None
+                reason = str(error)
+                raise (NodeStillReady if _NODE_IS_READY in reason else KubeadmFailed)(reason) from None
 
     async def _version(self) -> str:
         output: list[str] = []
