@@ -1,6 +1,8 @@
-"""Prints the table of docs/performance.md, and its summary, from the last full run of the benchmark.
+"""Prints the table of docs/performance.md and its summary.
 
-python bench/markdown.py [build/bench.json]
+    python bench/markdown.py [build/bench.json]
+
+The file is that of a full run, with the samples beside it.
 """
 
 import json
@@ -17,8 +19,11 @@ from report import (
     OURS,
     Figures,
     Target,
-    mixed_is_slower,
+    judged,
+    number,
+    slower_mixed,
     target_of,
+    times,
 )
 
 HEAD = ("figure", "unit", "floor", "Go", "ours", "÷ Go", "target", "÷ floor", "target",
@@ -43,27 +48,17 @@ def _row(figures: Figures, name: str) -> str:
     cells = (
         f"`{name}`",
         figures.units[name],
-        _number(figures.floor(name)),
-        _number(figures.median(name, GO)),
-        _number(figures.median(name, OURS)),
-        _times(figures.ratio(name)),
+        number(figures.floor(name), ""),
+        number(figures.median(name, GO), ""),
+        number(figures.median(name, OURS), ""),
+        times(figures.ratio(name), ""),
         _verdict(figures, name, GO_TARGETS),
-        _times(figures.floor_ratio(name)),
+        times(figures.floor_ratio(name), ""),
         _verdict(figures, name, FLOOR_TARGETS),
-        _number(figures.median(name, OUR_SERVER)),
-        _number(figures.median(name, OUR_AGENT)),
+        number(figures.median(name, OUR_SERVER), ""),
+        number(figures.median(name, OUR_AGENT), ""),
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}×"
 
 
 def _verdict(figures: Figures, name: str, targets: list[Target]) -> str:
@@ -75,16 +70,10 @@ def _verdict(figures: Figures, name: str, targets: list[Target]) -> str:
 def summary(figures: Figures) -> str:
     counts = []
     for targets in (GO_TARGETS, FLOOR_TARGETS):
-        verdicts = [
-            target.met(figures, name) for name in figures.units if (target := target_of(name, targets))
-        ]
-        judged = [met for met in verdicts if met is not None]
-        counts.append(f"{sum(judged)} of {len(judged)}")
+        verdicts = judged(figures, targets)
+        counts.append(f"{sum(met for _, _, met in verdicts)} of {len(verdicts)}")
     slower = [
-        f"`{name}` ({pair}, {_times(figures.ratio(name, pair))})"
-        for name in figures.units
-        for pair in (OUR_SERVER, OUR_AGENT)
-        if mixed_is_slower(figures, name, pair)
+        f"`{name}` ({pair}, {times(figures.ratio(name, pair))})" for name, pair in slower_mixed(figures)
     ]
     return (
         f"{counts[0]} targets relative to Go and {counts[1]} relative to the floor are met; {len(slower)} "
@@ -94,5 +83,8 @@ def summary(figures: Figures) -> str:
 
 
 if __name__ == "__main__":
-    run = load(Path(sys.argv[1] if sys.argv[1:] else "build/bench.json"))
+    path = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1] / "build" / "bench.json"
+    if not path.exists():
+        sys.exit(f"bench: {path} not found (make bench writes it)")
+    run = load(path)
     print("\n".join(table(run)), "", summary(run), sep="\n")

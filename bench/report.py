@@ -171,11 +171,11 @@ def print_table(figures: Figures) -> None:
 def _line(figures: Figures, name: str) -> str:
     return (
         f"{name:34}{figures.units[name]:>6}"
-        f"{_number(figures.median(without_mode(name), DIRECT)):>10}"
-        f"{_number(figures.median(name, GO)):>10}{_number(figures.floor(name)):>10}"
-        f"{_number(figures.median(name, OURS)):>10}"
-        f"{_times(figures.ratio(name)):>8}  {_bound(figures, name, GO_TARGETS):<16}"
-        f"{_times(figures.floor_ratio(name)):>8}  {_bound(figures, name, FLOOR_TARGETS):<16}"
+        f"{number(figures.median(without_mode(name), DIRECT)):>10}"
+        f"{number(figures.median(name, GO)):>10}{number(figures.floor(name)):>10}"
+        f"{number(figures.median(name, OURS)):>10}"
+        f"{times(figures.ratio(name)):>8}  {_bound(figures, name, GO_TARGETS):<16}"
+        f"{times(figures.floor_ratio(name)):>8}  {_bound(figures, name, FLOOR_TARGETS):<16}"
         f"{_mixed(figures, name, OUR_SERVER):>18}{_mixed(figures, name, OUR_AGENT):>18}"
     )
 
@@ -189,20 +189,20 @@ def _verdict(met: bool | None) -> str:
     return "" if met is None else "met" if met else "MISSED"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None, missing: str = "-") -> str:
     if value is None:
-        return "-"
+        return missing
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}×"
+def times(ratio: float | None, missing: str = "-") -> str:
+    return missing if ratio is None else f"{ratio:.2f}×"
 
 
 def _mixed(figures: Figures, name: str, pair: str) -> str:
     ratio = figures.ratio(name, pair)
     mark = "!" if mixed_is_slower(figures, name, pair) else ""
-    return f"{_number(figures.median(name, pair))} ({_times(ratio)}){mark}" if ratio is not None else "-"
+    return f"{number(figures.median(name, pair))} ({times(ratio)}){mark}" if ratio is not None else "-"
 
 
 def mixed_is_slower(figures: Figures, name: str, pair: str) -> bool:
@@ -215,18 +215,31 @@ def mixed_is_slower(figures: Figures, name: str, pair: str) -> bool:
     return ratio > 1 + NOISE
 
 
+def judged(figures: Figures, targets: list[Target]) -> list[tuple[str, Target, bool]]:
+    """Returns the targets that this run measured, each with its figure and whether it is met."""
+    found = [(name, target_of(name, targets)) for name in figures.units]
+    return [
+        (name, target, met)
+        for name, target in found
+        if target is not None and (met := target.met(figures, name)) is not None
+    ]
+
+
+def slower_mixed(figures: Figures) -> list[tuple[str, str]]:
+    """Returns figures and mixed pairs that are slower than the Go pair."""
+    mixed = [(name, pair) for name in figures.units for pair in (OUR_SERVER, OUR_AGENT)]
+    return [(name, pair) for name, pair in mixed if mixed_is_slower(figures, name, pair)]
+
+
 def print_summary(figures: Figures) -> None:
     """How far every target is, and every mixed pair that is slower than Go."""
     for title, targets in (("Go", GO_TARGETS), ("the floor", FLOOR_TARGETS)):
-        judged = [(name, target) for name in figures.units if (target := target_of(name, targets))]
-        results = [(name, target, target.met(figures, name)) for name, target in judged]
-        missed = [(name, target) for name, target, met in results if met is False]
-        met_count = sum(met is True for _, _, met in results)
-        print(f"\ntargets relative to {title}: {met_count} met, {len(missed)} missed")
+        verdicts = judged(figures, targets)
+        missed = [(name, target) for name, target, met in verdicts if not met]
+        print(f"\ntargets relative to {title}: {len(verdicts) - len(missed)} met, {len(missed)} missed")
         for name, target in missed:
             print(f"  missed: {name}: {target.value(figures, name):.2f}, target {target}")
-    mixed = [(name, pair) for name in figures.units for pair in (OUR_SERVER, OUR_AGENT)]
-    slower = [(name, pair) for name, pair in mixed if mixed_is_slower(figures, name, pair)]
+    slower = slower_mixed(figures)
     print(f"mixed pairs: {len(slower)} figures more than {NOISE:.0%} slower than the Go pair")
     for name, pair in slower:
         print(f"  slower: {name}: {pair} {figures.ratio(name, pair):.2f}×")

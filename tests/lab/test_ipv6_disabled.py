@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,7 @@ from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
 from bootbridge.lab.namespaces import NodeNamespaces
-from tests.support.not_run import not_run, require_program
-
-
-@pytest.fixture
-def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
-    if os.geteuid() != 0:
-        not_run("namespaces and mounts need root")
-    require_program("ip", "iproute2")
-    made = NodeNamespaces.create("machine", tmp_path / "machine")
-    yield made
-    made.end()
+from tests.support.not_run import not_run
 
 
 def hide(namespaces: NodeNamespaces, family: str) -> None:

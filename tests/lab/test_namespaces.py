@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,7 @@ from bootbridge.lab.layout import Layout
 from bootbridge.lab.namespaces import NodeNamespaces
 from bootbridge.lab.processes import processes_using, start_time
 from tests.support.lab_mount_holder import looking_in
-from tests.support.not_run import not_run, require_program
-
-
-@pytest.fixture
-def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
-    if os.geteuid() != 0:
-        not_run("namespaces and mounts need root")
-    require_program("ip", "iproute2")
-    made = NodeNamespaces.create("machine", tmp_path / "machine")
-    yield made
-    made.end()
+from tests.support.not_run import require_program
 
 
 @pytest.fixture

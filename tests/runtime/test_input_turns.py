@@ -166,7 +166,7 @@ def test_small_frames_in_small_reads_make_a_connection_slow(old: Connection) -> 
 
 
 def test_other_programs_do_not_make_a_connection_slow(old: Connection) -> None:
-    """While they have the processor, nobody waits for this connection."""
+    """Only the processor time of our own thread counts."""
     old.stolen = 1.0
     for _ in range(2):
         old.read()
@@ -228,7 +228,7 @@ def test_a_dropped_connection_takes_nothing_more_and_is_read_on(old: Connection)
 
 @pytest.mark.parametrize("later", [False, True])
 def test_a_defect_ends_the_connection(old: Connection, later: bool) -> None:
-    """In the first turn of a read and in the next ones; whoever runs the turn reports it."""
+    """In the first turn of a read and in a later one. The error reaches the caller, which logs it."""
     old.read(byte_seconds=SMALL_FRAMES)
     if later:
         old.read(byte_seconds=SMALL_FRAMES)

@@ -34,6 +34,7 @@ DRAINED_IDLE_SECONDS: Final = 3.0
 IDLE_CHECK_SECONDS: Final = 0.1
 # At the end of its time, for at most half of it, a draining agent closes connections between two calls.
 CLOSE_PAUSED_SECONDS: Final = 2.0
+PAUSE_CHECK_SECONDS: Final = PAUSE_SECONDS / 3
 
 
 def run(options: AgentOptions) -> int:
@@ -165,17 +166,19 @@ class ProxyAgent:
         self.pump.end_turn()
         now = self.pump.loop.time
         deadline, busy_at = now() + limit, now()
+        ending = deadline - min(CLOSE_PAUSED_SECONDS, limit / 2)
         pauses, interval = CallPauses(self.core), IDLE_CHECK_SECONDS
         while now() < deadline:
             if not self._idle:
                 busy_at = now()
             elif not self.core.streams or now() - busy_at >= DRAINED_IDLE_SECONDS:
                 break
-            pauses.watch()
-            if deadline - now() <= min(CLOSE_PAUSED_SECONDS, limit / 2):
+            if now() < ending:
+                pauses.watch()
+            else:
                 pauses.close()
                 self.pump.end_turn()
-                interval = PAUSE_SECONDS / 3
+                interval = PAUSE_CHECK_SECONDS
             if await signals.forced_within(interval):
                 break
         self._event_log.info("stopping", endpoints=self.core.endpoint_count)

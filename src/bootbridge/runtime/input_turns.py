@@ -122,7 +122,7 @@ class InputTurns:
             action()
 
     def _take_turn(self) -> None:
-        """Takes parts until time is up; fast ones may take as long as a whole read of bulk data does."""
+        """Takes parts until time is up; fast ones may take twice as long as a whole read of bulk data."""
         began = ended = self._cpu_time()
         size, taken, is_fast = PART_BYTES, 0, True
         while self._rest and ended - began < (READ_SECONDS_MAX / 2 if is_fast else TURN_SECONDS):

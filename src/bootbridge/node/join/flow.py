@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final
 
 from bootbridge.common.backoff import Backoff
@@ -22,10 +23,13 @@ from bootbridge.runtime import logs
 from bootbridge.trust.key_hierarchy import cluster_id
 
 ATTEMPTS_MAX: Final = 3
-# For so long, attempts that only fail because this instance's Node is still Ready do not count. Kubernetes
-# needs up to 50 s to notice that a kubelet has stopped.
+# How long an interrupted join waits until its own Node is not Ready any more. Kubernetes needs up to 50 s to
+# notice that a kubelet has stopped.
 STILL_READY_SECONDS_MAX: Final = 120.0
 ADVICE: Final = "fix what kubeadm reports in the log and reboot the instance; it then requests a new ticket"
+NAME_ADVICE: Final = (
+    "give one of the two instances of this name another one, or delete the Node, and reboot the instance"
+)
 
 
 class JoinFlow:
@@ -78,7 +82,7 @@ class JoinFlow:
         return state
 
     async def _join_with_retries(self, inputs: JoinInputs, *, kubeadm_has_run: bool) -> None:
-        waits, began, attempt = self._backoff(), self._clock(), 1
+        waits, attempt, ready_until = self._backoff(), 1, inf
         while True:
             self._require_valid(inputs.ticket, self._ticket_age(inputs))
             try:
@@ -86,15 +90,19 @@ class JoinFlow:
                 return
             except Fatal:
                 raise
+            except NodeStillReady as error:
+                logs.event("node", logs.WARNING, "join waits for its own node", error=str(error))
+                ready_until = min(ready_until, self._clock() + STILL_READY_SECONDS_MAX)
+                if self._clock() >= ready_until:
+                    text = f"join: the node was still Ready after {STILL_READY_SECONDS_MAX:.0f} s: {error}"
+                    raise Fatal(text, advice=NAME_ADVICE) from error
             except (BootbridgeError, OSError) as error:
                 logs.event("node", logs.WARNING, "join failed", attempt=attempt, error=str(error))
-                kubeadm_has_run = True
-                waited = self._clock() - began
-                if not (isinstance(error, NodeStillReady) and waited < STILL_READY_SECONDS_MAX):
-                    if attempt == ATTEMPTS_MAX:
-                        raise Fatal(f"join: failed {attempt} times: {error}", advice=ADVICE) from error
-                    attempt += 1
-                await asyncio.sleep(waits.seconds())
+                if attempt == ATTEMPTS_MAX:
+                    raise Fatal(f"join: failed {attempt} times: {error}", advice=ADVICE) from error
+                attempt += 1
+            kubeadm_has_run = True
+            await asyncio.sleep(waits.seconds())
 
     async def _join_once(self, inputs: JoinInputs, *, reset: bool) -> None:
         ticket, machine = inputs.ticket, self._machine
