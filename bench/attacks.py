@@ -39,7 +39,7 @@ from report import GO, OURS
 NETWORK_FLOODS = ("silent", "hellos", "handshakes", "health-idle")
 AGENT_FLOODS = (
     "rst", "ping", "settings", "settings-large", "window-update", "priority", "empty-data", "continuation",
-    "identifiers", "other-methods", "small-frames", "small-packets",
+    "identifiers", "late-data", "other-methods", "small-frames", "small-packets",
 )  # fmt: skip
 FLOODS = NETWORK_FLOODS + AGENT_FLOODS
 # Silent connections exhaust the descriptors of a server that has only these.

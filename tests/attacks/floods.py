@@ -29,6 +29,7 @@ from bootbridge.wire.hpack_headers import encode
 CONNECT_PATH: Final = "/AgentService/Connect"
 # How much is sent before the flood looks for an answer.
 BATCH_BYTES: Final = 32 * 1024
+WINDOW: Final = 1 << 30
 # Longer than the server delays a handshake.
 TIMEOUT_SECONDS: Final = 30.0
 # 54 KiB of identifiers, each another network.
@@ -117,6 +118,14 @@ def _data_after_refusal(agent_id: str) -> Iterator[bytes]:
         yield f.frame(f.DATA, 0, 1, b"x")
 
 
+def _late_data(agent_id: str) -> Iterator[bytes]:
+    """The server ends the call because of a message that is too large; DATA goes on."""
+    yield connect_headers(1, agent_id) + f.frame(f.DATA, 0, 1, grpc.message_prefix(2**32 - 1))
+    frame = f.frame(f.DATA, 0, 1, bytes(f.DEFAULT_FRAME_MAX))
+    while True:
+        yield frame
+
+
 def _other_methods(agent_id: str) -> Iterator[bytes]:
     for stream_id in count(1, 2):
         headers = grpc.request_headers("/AgentService/Other", "flood")
@@ -127,9 +136,10 @@ def _small_packets(agent_id: str) -> Iterator[bytes]:
     """Packets of the smallest size, for a connection that does not exist."""
     packet = packets.data_head(1 << 40, 1) + b"x"
     message = grpc.message_prefix(len(packet)) + packet
+    frame = f.frame(f.DATA, 0, 1, message * (f.DEFAULT_FRAME_MAX // len(message)))
     yield connect_headers(1, agent_id)
     while True:
-        yield f.frame(f.DATA, 0, 1, message * (f.DEFAULT_FRAME_MAX // len(message)))
+        yield frame
 
 
 # By kind, for an agent id. Each has a budget.
@@ -150,6 +160,7 @@ FRAMES: Final[dict[str, Callable[[str], Iterator[bytes]]]] = {
     "small-data": _data_after_refusal,
     "continuation": _continuation,
     "identifiers": _identifiers,
+    "late-data": _late_data,
     "other-methods": _other_methods,
 }
 # They transfer something, so that no budget ends them.
@@ -168,7 +179,8 @@ def send_frames(target: Target, report: Report, deadline: float) -> None:
     with target.shake_hands() as sock:
         report.connections += 1
         sock.setblocking(False)
-        start = f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: 1 << 20})
+        # Answers are read, so that the server cannot end the connection because too many wait.
+        start = f.PREFACE + f.settings({f.INITIAL_WINDOW_SIZE: WINDOW}) + f.window_update(0, WINDOW)
         flood = (FRAMES | SMALL_DATA)[report.kind]("flood")
         pending = memoryview(start)
         received = bytearray()

@@ -316,7 +316,7 @@ def test_texts_of_an_agent_do_not_become_html_of_the_status_page(programs: Progr
     assert "<img" not in page
 
 
-@pytest.mark.parametrize("kind", [*FRAME_KINDS, "identifiers", "other-methods"])
+@pytest.mark.parametrize("kind", [*FRAME_KINDS, "identifiers", "late-data", "other-methods"])
 def test_a_flood_of_an_agent_ends_only_its_own_connection(
     programs: Programs, web: HttpEndpoint, kind: str
 ) -> None:
@@ -376,7 +376,7 @@ def test_callers_are_served_beside_an_agent_that_sends_the_smallest_frames(
     programs: Programs, web: HttpEndpoint, kind: str
 ) -> None:
     """They transfer something, so no budget ends them. What they cause is bounded, and callers get answers;
-    `tests/runtime/test_http2_transport.py` has how little of them is read at a time."""
+    `tests/runtime/test_input_turns.py` has how little of them is handled at a time."""
     server = programs.server(flags=ROUTING)
     start_agent(programs, server, "sound", "ipv4=127.0.0.1")
     before = server.rss_bytes()

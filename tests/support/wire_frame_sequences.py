@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.frame_reader import FRAME_BYTES_MAX
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
-from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection, Stream
+from bootbridge.wire.http2_connection import Http2Connection, Stream
 from tests.support.wire_peers import REQUEST, RESPONSE, Event, Recorder
 
 STREAMS = 4  # how many requests a client under test has open before the first byte arrives
@@ -190,13 +191,23 @@ def _receive(connection: Http2Connection, pieces: Iterable[bytes], events: list[
         connection.receive(buffer)
         buffer[:] = b"\xa5" * len(buffer)
         assert held_bytes(connection) <= HELD_BYTES_MAX
-    reported = [event for event in events if event[1] != "ready"]
     return (
-        reported,
+        _joined(event for event in events if event[1] != "ready"),
         b"".join(connection.out),
         str(connection.error) if connection.error else None,
         sorted(connection.streams),
     )
+
+
+def _joined(events: Iterable[Event]) -> list[Event]:
+    """With the content of one stream in one event: a frame's content is passed on as it arrives."""
+    joined: list[Event] = []
+    for event in events:
+        if event[1] == "data" and joined and joined[-1][:2] == event[:2]:
+            joined[-1] = (*event[:2], joined[-1][2] + event[2])
+        else:
+            joined.append(event)
+    return joined
 
 
 # An incomplete frame and an incomplete header block.
@@ -205,4 +216,4 @@ HELD_BYTES_MAX = f.HEADER_SIZE + FRAME_BYTES_MAX + HEADER_LIST_BYTES_MAX
 
 def held_bytes(connection: Http2Connection) -> int:
     """Returns how many received bytes a connection still holds."""
-    return connection._held.size + (connection._block.size if connection._block else 0)
+    return connection._reader.held_bytes + (connection._block.size if connection._block else 0)

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.frame_reader import FRAME_BYTES_MAX
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection, Stream, StreamHandler
+from bootbridge.wire.http2_connection import Http2Connection, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 
 REQUEST = grpc.request_headers("/Test/Call", "tunnel")

@@ -9,11 +9,11 @@ import pytest
 
 from bootbridge.wire import frames as f
 from bootbridge.wire.closed_streams import CLOSED_REMEMBERED
+from bootbridge.wire.frame_reader import FRAME_BYTES_MAX
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX
 from bootbridge.wire.http2_budgets import NAMES, FrameBudget
 from bootbridge.wire.http2_connection import (
     DEFERRED_FRAMES_MAX,
-    FRAME_BYTES_MAX,
     REPLIES_WAITING_MAX,
     Http2Connection,
 )

@@ -7,8 +7,9 @@ import pytest
 from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.frame_reader import FRAME_BYTES_MAX
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import CONNECTION_WINDOW, FRAME_BYTES_MAX, Http2Connection, Stream
+from bootbridge.wire.http2_connection import CONNECTION_WINDOW, Http2Connection, Stream
 from tests.support.wire_peers import RESPONSE, Caller, Echo, Recorder, Wire, split_frames, take
 
 KIB = 1024

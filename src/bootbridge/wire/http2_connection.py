@@ -16,7 +16,8 @@ from typing import Final
 from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
 from bootbridge.wire.closed_streams import ClosedStreams
-from bootbridge.wire.frame_buffer import FrameBuffer
+from bootbridge.wire.data_frame import DataFrame
+from bootbridge.wire.frame_reader import FRAME_BYTES_MAX, FrameReader
 from bootbridge.wire.frames import HEADER, HEADER_SIZE, Http2ConnectionError, StreamError
 from bootbridge.wire.header_block import HeaderBlock
 from bootbridge.wire.hpack_headers import (
@@ -45,8 +46,6 @@ from bootbridge.wire.packets import Buffer
 
 # Never a limit in practice: memory is bounded per stream and per route.
 CONNECTION_WINDOW: Final = 2**30
-# Our own peers need fewer headers per byte with frames above the default of 16 KiB. grpc-go never sends more.
-FRAME_BYTES_MAX: Final = 1024 * 1024
 # Replies (acks, resets) that may wait for a peer that does not read.
 REPLIES_WAITING_MAX: Final = 1000
 # Deferred frames that may wait for other output.
@@ -107,12 +106,12 @@ class Http2Connection:
         self._closed_streams = ClosedStreams()
         self._block: HeaderBlock | None = None
         self._block_prefix = b""
-        self._preface_due = not client
         self._settings_due = True
         self._awaits_admission = admits
         self._data_is_checked = True  # before SETTINGS and before admission
         self._replies_waiting = 0
-        self._held = FrameBuffer(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
+        self._reader = FrameReader(self._consume, preface=not client)
+        self._data: DataFrame | None = None  # the one that is arriving
         self._send_preface()
 
     def _send_preface(self) -> None:
@@ -205,7 +204,7 @@ class Http2Connection:
     def lost(self, reason: str) -> None:
         """Closes the connection and resets every stream."""
         self.closed = True
-        self._held = FrameBuffer(HEADER_SIZE)
+        self._reader.drop()
         for stream in list(self.streams.values()):
             self.forget(stream, by_us=True)
             stream.handler.on_reset(f.CANCEL, reason)
@@ -217,10 +216,11 @@ class Http2Connection:
             self.forget(stream, by_us=False)
 
     def forget(self, stream: Stream, *, by_us: bool) -> None:
+        window = stream.receive_window if by_us and not stream.remote_closed else 0
         stream.local_closed = stream.remote_closed = True
         stream.drop_tail()
         if self.streams.pop(stream.id, None) is not None:
-            self._closed_streams.remember(stream.id, by_us)
+            self._closed_streams.remember(stream.id, by_us, window)
 
     def _wake_streams(self) -> None:
         """Lets the streams send, the one that has waited longest first."""
@@ -240,14 +240,8 @@ class Http2Connection:
         if self.closed:
             return
         self.reads_seen += 1
-        view = memoryview(data)
         try:
-            if self._held.size or self._preface_due:
-                self._receive_rest(view)
-            else:
-                at = self._consume(view)
-                if at < len(view):
-                    self._hold_partial(view[at:])
+            self._reader.receive(memoryview(data))
         except Http2ConnectionError as error:
             self._fail(error)
 
@@ -256,81 +250,51 @@ class Http2Connection:
         self.push(f.goaway(self._last_peer_id, error.code, str(error)))
         self.lost(f"protocol error: {error}")
 
-    def _receive_rest(self, data: memoryview) -> None:
-        """Completes the partial frame, then handles the rest."""
-        held = self._held
-        while held.size or self._preface_due:
-            missing = held.missing
-            if len(data) < missing:
-                self._hold(data)
-                return
-            self._hold(data[:missing])
-            data = data[missing:]
-            if not self._preface_due and held.size == HEADER_SIZE:
-                held.need = self._frame_size(held.view())
-                if held.need > HEADER_SIZE:
-                    continue
-            whole = held.take(HEADER_SIZE)
-            if self._preface_due:
-                self._preface_due = False
-            else:
-                self._consume(whole)
-            if self.closed:
-                return
-        at = self._consume(data)
-        if at < len(data):
-            self._hold_partial(data[at:])
-
-    def _hold_partial(self, data: memoryview) -> None:
-        if not self.closed:
-            if len(data) >= HEADER_SIZE:
-                self._held.need = self._frame_size(data)
-            self._hold(data)
-
-    def _hold(self, data: memoryview) -> None:
-        self._held.add(data)
-        if self._preface_due and not f.PREFACE.startswith(self._held.view()):
-            raise Http2ConnectionError("invalid HTTP/2 connection preface", f.PROTOCOL_ERROR)
-
-    def _frame_size(self, data: Buffer) -> int:
-        high, low, kind, _, _ = HEADER.unpack_from(data)
-        size = high << 16 | low
-        if size > FRAME_BYTES_MAX:
-            raise Http2ConnectionError(f"frame too large: {size} bytes", f.FRAME_SIZE_ERROR)
-        if kind == f.SETTINGS:
-            check_settings_size(size)
-        return HEADER_SIZE + int(size)
-
     def _consume(self, data: memoryview) -> int:
-        """Handles every whole frame in ``data``; returns where the first partial one begins."""
+        """Handles whole frames, and DATA as it arrives; returns where the first partial frame begins."""
         at = 0
         size = len(data)
         streams = self.streams
-        while size - at >= HEADER_SIZE:
+        while not self.closed:
+            frame = self._data
+            if frame is not None:
+                at = frame.take(data, at)
+                if not frame.complete:
+                    return at
+                self._end_data(frame)
+                continue
+            if size - at < HEADER_SIZE:
+                return at
             high, low, kind, flags, stream_id = HEADER.unpack_from(data, at)
             length: int = high << 16 | low
             end = at + HEADER_SIZE + length
-            if end > size or length > FRAME_BYTES_MAX:
+            if length > FRAME_BYTES_MAX:
                 return at
-            if kind == 0 and not flags and length and self._block is None and not self._data_is_checked:
-                stream = streams.get(stream_id)
-                if stream is not None and not stream.remote_closed and stream.got_headers:
-                    self.data_frames += 1
-                    self._receive_window -= length
-                    stream.receive_window -= length
-                    if stream.receive_window < 0 or stream.body_expected is not None:
-                        self._checked_data(stream, length)
-                    stream.handler.on_data(data, at + HEADER_SIZE, end)
-                    stream.return_window(length)
-                    if self._receive_window < CONNECTION_WINDOW // 2:
-                        self._return_connection_window()
-                    at = end
-                    continue
-            self._frame(kind, flags, stream_id & 0x7FFFFFFF, data[at + HEADER_SIZE : end])
-            at = end
-            if self.closed:
-                break
-        return at
+            if kind == 0:
+                if end <= size and not flags and length and self._block is None and not self._data_is_checked:
+                    stream = streams.get(stream_id)
+                    if stream is not None and not stream.remote_closed and stream.got_headers:
+                        self.data_frames += 1
+                        self._receive_window -= length
+                        stream.receive_window -= length
+                        if stream.receive_window < 0:
+                            self._check_window(stream)
+                        if stream.body_expected is not None:
+                            stream.body_expected -= length
+                        stream.handler.on_data(data, at + HEADER_SIZE, end)
+                        stream.return_window(length)
+                        if self._receive_window < CONNECTION_WINDOW // 2:
+                            self._return_connection_window()
+                        at = end
+                        continue
+                self._begin_data(flags, stream_id & 0x7FFFFFFF, length)
+                at += HEADER_SIZE
+            elif end <= size:
+                self._frame(kind, flags, stream_id & 0x7FFFFFFF, data[at + HEADER_SIZE : end])
+                at = end
+            else:
+                return at
+        return size
 
     def _return_connection_window(self) -> None:
         self.push(f.window_update(0, CONNECTION_WINDOW - self._receive_window))
@@ -344,16 +308,9 @@ class Http2Connection:
         return self.data_frames + (sent + received) // WORK_BYTES
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
-        if self._settings_due:
-            if kind != f.SETTINGS or flags & f.ACK:
-                raise Http2ConnectionError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
-            self._settings_due = False
-            self._data_is_checked = self._awaits_admission
-        if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block.stream_id):
-            raise Http2ConnectionError("header block interrupted", f.PROTOCOL_ERROR)
+        self._check_order(kind, flags, stream_id)
         handler = _FRAME_HANDLERS.get(kind)
-        if kind != f.DATA:
-            self._budgets.spend(kind if handler is not None else UNKNOWN_FRAME)
+        self._budgets.spend(kind if handler is not None else UNKNOWN_FRAME)
         if handler is None:
             return  # RFC 9113 requires to ignore unknown frame types
         try:
@@ -361,6 +318,15 @@ class Http2Connection:
             handler(self, flags, stream_id, payload)
         except StreamError as error:
             self._fail_stream(error)
+
+    def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
+        if self._settings_due:
+            if kind != f.SETTINGS or flags & f.ACK:
+                raise Http2ConnectionError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
+            self._settings_due = False
+            self._data_is_checked = self._awaits_admission
+        if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block.stream_id):
+            raise Http2ConnectionError("header block interrupted", f.PROTOCOL_ERROR)
 
     def _fail_stream(self, error: StreamError) -> None:
         self._budgets.spend(STREAM_ERROR)
@@ -370,7 +336,7 @@ class Http2Connection:
             self.forget(stream, by_us=True)
             stream.handler.on_reset(error.code, str(error))
         else:
-            self._closed_streams.remember(error.stream_id, True)
+            self._closed_streams.remember(error.stream_id, True, self.stream_window)
 
     def _reply(self, data: bytes, *, deferred: bool = False) -> None:
         """Sends a reply that the peer provoked; fails if too many wait for a peer that does not read."""
@@ -398,44 +364,56 @@ class Http2Connection:
         """Whether a closed stream was once open, as far back as closed streams are remembered."""
         return self.client or stream_id in self._closed_streams
 
-    # --- one method per frame type
+    # --- DATA
 
-    def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        length = len(payload)
+    def _begin_data(self, flags: int, stream_id: int, length: int) -> None:
+        self._check_order(f.DATA, flags, stream_id)
+        self._data = frame = DataFrame(flags, length)
         if self._awaits_admission:
             self._budgets.spend(EARLY_DATA)
+        try:
+            frame.stream = self._stream_of_data(stream_id, length)
+        except StreamError as error:
+            self._fail_stream(error)
+
+    def _stream_of_data(self, stream_id: int, length: int) -> Stream | None:
+        """Takes a frame from the windows; returns its stream, or None if its content is discarded."""
         stream = self._existing(stream_id, "DATA")
         self._receive_window -= length
         if self._receive_window < CONNECTION_WINDOW // 2:
             self._return_connection_window()
-        if stream is None or stream.remote_closed:
-            self._late_frame(stream_id, "DATA")
-            return
+        if stream is None:
+            self._closed_streams.check_late_data(stream_id, length)
+            return None
+        if stream.remote_closed:
+            raise StreamError(stream_id, "DATA after END_STREAM", f.STREAM_CLOSED)
         if not stream.got_headers:
             raise StreamError(stream_id, "DATA before HEADERS", f.PROTOCOL_ERROR)
         stream.receive_window -= length
-        body = f.unpad(payload, flags)
-        if body:
-            self.data_frames += 1
-        elif not flags & f.END_STREAM:
-            self._budgets.spend(f.DATA)
-        self._checked_data(stream, len(body))
-        stream.handler.on_data(body, 0, len(body))
-        stream.return_window(length)
-        if flags & f.END_STREAM:
-            self._remote_end(stream)
+        self._check_window(stream)
+        return stream
 
-    def _checked_data(self, stream: Stream, size: int) -> None:
+    def _end_data(self, frame: DataFrame) -> None:
+        self._data = None
+        stream = frame.stream
+        if stream is None:
+            return
+        if frame.content_size:
+            self.data_frames += 1
+        elif not frame.ends_stream:
+            self._budgets.spend(f.DATA)
+        if stream.body_expected is not None:
+            stream.body_expected -= frame.content_size
+        stream.return_window(frame.length)
+        if frame.ends_stream:
+            try:
+                self._remote_end(stream)
+            except StreamError as error:
+                self._fail_stream(error)
+
+    def _check_window(self, stream: Stream) -> None:
         if stream.receive_window < 0:
             raise Http2ConnectionError(f"stream {stream.id} overran its window", f.FLOW_CONTROL_ERROR)
-        if stream.body_expected is not None:
-            stream.body_expected -= size
-
-    def _late_frame(self, stream_id: int, kind: str) -> None:
-        """A frame for a closed stream: ignored if we closed it, else an error of the peer."""
-        if stream_id in self.streams:
-            raise StreamError(stream_id, f"{kind} after END_STREAM", f.STREAM_CLOSED)
-        self._closed_streams.check_late(stream_id, kind)
 
     def _remote_end(self, stream: Stream) -> None:
         if stream.remote_closed:
@@ -445,6 +423,8 @@ class Http2Connection:
         stream.remote_closed = True
         stream.handler.on_end()
         self.forget_if_done(stream)
+
+    # --- one method for each other frame type
 
     def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
         self._block = HeaderBlock(flags, stream_id, payload, self._header_bytes_max)
@@ -471,7 +451,7 @@ class Http2Connection:
         elif self._is_idle(stream_id) or stream_id % 2 == 0 or not self._was_open(stream_id):
             raise Http2ConnectionError(f"HEADERS on invalid stream {stream_id}", f.PROTOCOL_ERROR)
         else:
-            self._late_frame(stream_id, "HEADERS")
+            self._closed_streams.check_late(stream_id, "HEADERS")
 
     def _new_request(self, stream_id: int, headers: Headers, end: bool) -> None:
         self._last_peer_id = stream_id
@@ -586,7 +566,6 @@ class Http2Connection:
 
 
 _FRAME_HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, memoryview], None]]] = {
-    f.DATA: Http2Connection._on_data,
     f.HEADERS: Http2Connection._on_headers,
     f.PRIORITY: Http2Connection._on_priority,
     f.RST_STREAM: Http2Connection._on_rst_stream,
