@@ -19,7 +19,8 @@ def server(document: dict[str, Any], rates: dict[Any, float] | None = None, **vi
 
 
 def render(page: Any, document: dict[str, Any], view: View, rates: dict[Any, float] | None = None) -> str:
-    rendered: str = page.render(document, view, run_at_once(page.sections(document, view, rates or {})))
+    done = run_at_once(page.sections(document, view, rates or {}))
+    rendered: str = run_at_once(page.render(document, view, done))
     return rendered
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +19,10 @@ from tests.status_page import documents
 from tests.support.server_crowd import CrowdedServer
 
 AGENTS, CONNECTIONS = 1000, 10_000
+# They take about half a millisecond, as long as a slice.
+CALLS_PER_STEP_MAX = 7_000
+
+Result = TypeVar("Result")
 
 
 def site_of(status: Callable[[Mapping[str, str]], dict[str, Any]]) -> StatusSite:
@@ -87,12 +92,60 @@ def crowd() -> CrowdedServer:
     return CrowdedServer(AGENTS, CONNECTIONS)
 
 
-def crowded_site(crowd: CrowdedServer) -> StatusSite:
+def crowded_site(crowd: CrowdedServer, work: SlicedWork | None = None) -> StatusSite:
     def status(query: Mapping[str, str]) -> Steps[dict[str, object]]:
         process = process_status("proxy-server", uptime_seconds=1.0)
         return process | (yield from core_status(crowd.core, parse_query(query)))
 
-    return StatusSite(status, SlicedWork())
+    return StatusSite(status, work or SlicedWork())
+
+
+def _place(steps: Any) -> str:
+    """Returns where the work has paused."""
+    while (inner := steps.gi_yieldfrom) is not None and hasattr(inner, "gi_frame"):
+        steps = inner
+    return f"{steps.gi_code.co_qualname}:{steps.gi_frame.f_lineno if steps.gi_frame else 'end'}"
+
+
+class CountedSteps(SlicedWork):
+    """Counts the function calls of the longest step of all work, and where it paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest = (0, "")
+
+    async def run(self, steps: Steps[Result]) -> tuple[Result, float]:
+        return await super().run(self._counted(steps))
+
+    def _counted(self, steps: Steps[Result]) -> Steps[Result]:
+        while True:
+            calls = 0
+
+            def count(_frame: object, event: str, _argument: object) -> None:
+                nonlocal calls
+                calls += event in ("call", "c_call")
+
+            sys.setprofile(count)
+            try:
+                next(steps)
+            except StopIteration as ended:
+                result: Result = ended.value
+                return result
+            finally:
+                sys.setprofile(None)
+                self.longest = max(self.longest, (calls, _place(steps)))
+            yield
+
+
+@pytest.mark.parametrize("query", [{}, {"sort": "bytes"}, {"agents_sort": "rate"}, {"filter": "agent"}])
+async def test_traffic_never_waits_for_a_large_part_of_a_page(
+    crowd: CrowdedServer, query: dict[str, str]
+) -> None:
+    """The thread that transfers all bytes is free after each step. A document has at most so many agents."""
+    await ask(crowded_site(crowd), **query)  # overlaps are computed when agents have changed
+    work = CountedSteps()
+    await ask(crowded_site(crowd, work), **query)
+    assert work.longest < (CALLS_PER_STEP_MAX, ""), work.longest
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from operator import attrgetter
 from bootbridge.ports.close_states import State
 from bootbridge.proxy_agent.server_sync import ServerState
 from bootbridge.runtime.sliced_work import Steps, chunks
-from bootbridge.runtime.status_query import Document, StatusQuery, busiest, first_rows, timestamp
+from bootbridge.runtime.status_query import Document, StatusQuery, busiest, first_rows, timestamp, total
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
@@ -22,7 +22,8 @@ _DESTINATION = attrgetter("destination")
 def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
     """Returns what the core knows, without its servers. Rows are built for the requested page only.
 
-    All numbers, and which connections there are, are of one moment; rows may be some milliseconds younger.
+    All counters, and which connections there are, are of one moment. Queues and rows may be some milliseconds
+    younger: the work pauses between them.
     """
     now = core.timers.now()
     connections = _connections(core)
@@ -38,10 +39,6 @@ def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
             "toEndpoint": m.transferred_bytes_total.labels("to_endpoint").value,
             "toServer": m.transferred_bytes_total.labels("to_server").value,
         },
-        "queuedBytes": {
-            "toEndpoint": sum(endpoint.queued_up for endpoint in endpoints),
-            "toServer": sum(endpoint.queued_down for endpoint in endpoints),
-        },
         "dials": {
             "succeeded": m.dial_duration_seconds.count,
             "failed": {labels[0]: child.value for labels, child in m.endpoint_dial_failure_total.items()},
@@ -50,6 +47,9 @@ def core_status(core: AgentCore, query: StatusQuery) -> Steps[Document]:
     }
     recent, failures = list(reversed(core.dial_history.recent)), list(reversed(core.dial_history.failures))
     yield
+    queued_up = yield from total(endpoint.queued_up for endpoint in endpoints)
+    queued_down = yield from total(endpoint.queued_down for endpoint in endpoints)
+    numbers["queuedBytes"] = {"toEndpoint": queued_up, "toServer": queued_down}
     matching: list[Connection] = []
     open_now: Counter[str] = Counter()
     for chunk in chunks(connections):

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from bootbridge.ports.close_states import State
 from bootbridge.runtime.sliced_work import Steps, chunks
-from bootbridge.runtime.status_query import Document, StatusQuery, busiest, first_rows, timestamp
+from bootbridge.runtime.status_query import Document, StatusQuery, busiest, first_rows, timestamp, total
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.dial import Dial, DirectDial
@@ -23,8 +23,8 @@ Connection = AgentRoute | DirectRoute | Dial | DirectDial
 def core_status(core: ProxyCore, query: StatusQuery) -> Steps[Document]:
     """Returns what the core knows. Rows are built for the requested pages only.
 
-    All numbers, and which agents and connections there are, are of one moment. Their rows may be some
-    milliseconds younger: the work pauses between them.
+    All counters, and which agents and connections there are, are of one moment. Their states, queues and rows
+    may be some milliseconds younger: the work pauses between them.
     """
     now = core.timers.now()
     registered, connections = list(core.agent_registry), _connections(core)
@@ -36,12 +36,16 @@ def core_status(core: ProxyCore, query: StatusQuery) -> Steps[Document]:
         "strategies": [str(strategy) for strategy in core.strategies],
         "frontends": {"httpConnect": len(core.connect_frontends), "grpc": len(core.grpc_frontends)},
         "pendingDials": core.dial_count,
-        "routes": core.route_count,
         **_counters(core),
     }
     recent, failures = list(reversed(core.dial_history.recent)), list(reversed(core.dial_history.failures))
+    yield
     overlapping = core.overlapping_identifiers()
     yield
+    numbers["routes"] = yield from total(_is_open(each) for each in connections)
+    queued_up = yield from total(agent.queued_up for agent in registered)
+    queued_down = yield from total(agent.queued_down for agent in registered)
+    numbers["queuedBytes"] = {"toAgent": queued_up, "toFrontend": queued_down}
     agents = [agent for agent in registered if _matches_agent(agent, query.filter)]
     agent_rows = []
     for agent in agents[query.agents_offset : query.agents_offset + query.agents_limit]:
@@ -79,10 +83,6 @@ def _counters(core: ProxyCore) -> Document:
         "bytes": {
             "toAgent": m.transferred_bytes_total.labels("to_agent").value,
             "toFrontend": m.transferred_bytes_total.labels("to_frontend").value,
-        },
-        "queuedBytes": {
-            "toAgent": sum([agent.queued_up for agent in core.agent_registry]),
-            "toFrontend": sum([agent.queued_down for agent in core.agent_registry]),
         },
         "dials": {
             "succeeded": m.dial_duration_seconds.count,
@@ -170,6 +170,12 @@ def _connections(core: ProxyCore) -> list[Connection]:
         found.extend(agent.routes.values())
         found.extend(agent.dials.values())
     return found
+
+
+def _is_open(connection: Connection) -> bool:
+    return isinstance(connection, DirectRoute) or (
+        isinstance(connection, AgentRoute) and not connection.closing
+    )
 
 
 def _matching(connections: list[Connection], text: str) -> Steps[list[Connection]]:

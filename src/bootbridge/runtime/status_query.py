@@ -79,6 +79,14 @@ def first_rows(rows: Sequence[Row], key: Callable[[Row], int], offset: int, limi
     return found[offset:]
 
 
+def total(numbers: Iterable[int]) -> Steps[int]:
+    result = 0
+    for chunk in chunks(numbers):
+        result += sum(chunk)
+        yield
+    return result
+
+
 def busiest(
     connections: Counter[Key], dials: Iterable[Key], failures: Iterable[Key]
 ) -> list[tuple[Key, Document]]:

@@ -54,10 +54,13 @@ def _key(server: Document, direction: str) -> Hashable:
 
 
 def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]:
-    overview = (problem_list(list(_problems(status, rates))), _figures(status, rates))
+    problems = problem_list(list(_problems(status, rates)))
     yield
-    path = drawing(agent_graph(status, rates))
+    overview = (problems, _figures(status, rates))
     yield
+    graph = agent_graph(status, rates)
+    yield
+    path = yield from drawing(graph)
     servers = yield from _servers(status, rates)
     used_for = (("tls", "connections to servers"),)
     shared = yield from shared_sections(status, view, rates, peer="server", certificates_of=used_for)
@@ -69,7 +72,9 @@ def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]
     ]
 
 
-def render(status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS) -> str:
+def render(
+    status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS
+) -> Steps[str]:
     """Returns the page of these sections, which updates itself every so many seconds."""
     return page(status, view, state=_state(status), facts=_facts(status), sections=done, seconds=seconds)
 

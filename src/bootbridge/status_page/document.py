@@ -20,7 +20,7 @@ def number(document: Document, key: str) -> float:
 
 def rows(document: Document, key: str) -> list[Document]:
     value = document.get(key)
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list | tuple) else []
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list | tuple) else []
 
 
 def texts(document: Document, key: str) -> list[str]:

@@ -37,7 +37,7 @@ class Section:
 
 def page(
     status: Document, view: View, *, state: Markup, facts: Child, sections: Sequence[Section], seconds: float
-) -> str:
+) -> Steps[str]:
     """Returns the whole document, which updates itself every so many seconds."""
     program = text(status, "program") or "proxy"
     head = tag(
@@ -51,15 +51,24 @@ def page(
         tag("link", rel="stylesheet", href="status.css"),
         tag("script", src="status.js", defer=True),
     )
-    main = tag("main", (_section(section) for section in sections), id="main", tabindex=-1)
+    yield
+    header = _header(status, view, program, state, facts, seconds)
+    yield
+    contents = tag("nav", _contents(sections), aria_label="Sections")
+    yield
+    finished = []
+    for section in sections:
+        finished.append(_section(section))
+        yield
     body = tag(
         "body",
         tag("a", "Skip to the status", class_="skip", href="#main"),
-        _header(status, view, program, state, facts, seconds),
-        tag("nav", _contents(sections), aria_label="Sections"),
-        main,
+        header,
+        contents,
+        tag("main", finished, id="main", tabindex=-1),
         _footer(),
     )
+    yield
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 

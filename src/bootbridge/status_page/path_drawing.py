@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import log2
 
+from bootbridge.runtime.sliced_work import Steps
 from bootbridge.status_page import units
 from bootbridge.status_page.html import Child, Markup, markup, printable, tag
 from bootbridge.status_page.layout import BAD, NEUTRAL, WARNING
@@ -78,11 +79,13 @@ class Graph:
     summary: str
 
 
-def drawing(graph: Graph) -> Markup:
+def drawing(graph: Graph) -> Steps[Markup]:
     legend = (
         "→ away from the API server, ← towards it. Coloured: stalled, draining, or failed in the last minute."
     )
-    return tag("figure", _wide(graph), _narrow(graph), tag("figcaption", legend), class_="path")
+    wide = yield from _wide(graph)
+    narrow = yield from _narrow(graph)
+    return tag("figure", wide, narrow, tag("figcaption", legend), class_="path")
 
 
 # --- wide: columns
@@ -103,7 +106,7 @@ _THREE = (_Column(0, 320), _Column(510, 260), _Column(960, 320))
 _FOUR = (_Column(0, 140), _Column(275, 180), _Column(625, 235), _Column(1040, 240))
 
 
-def _wide(graph: Graph) -> Markup:
+def _wide(graph: Graph) -> Steps[Markup]:
     columns: tuple[_Column, ...] = _FOUR if len(graph.headings) == len(_FOUR) else _THREE
     rows = max(len(graph.left), len(graph.right), len(graph.behind), 1)
     height = HEADING_HEIGHT + rows * ROW_HEIGHT + 6
@@ -122,11 +125,14 @@ def _wide(graph: Graph) -> Markup:
         bend_at = hub.x - BEND
         line = f"M{start.end},{y:g} H{bend_at} {_bend(bend_at, y, hub.x, middle)}"
         parts.append(_edge(node.edge, line, _stacked_labels(node.edge, start.end + 10, y, "start")))
+        yield
     for node, y in zip(graph.right, right, strict=True):
         parts.append(_edge_to_the_right(node.edge, hub.end, middle, far.x, y))
+        yield
     for node, y in zip(graph.behind, behind, strict=True):
         parent = right[min(node.parent, len(right) - 1)] if right else middle
         parts.append(_edge_to_the_right(node.edge, far.end, parent, columns[3].x, y))
+        yield
     for nodes, column, heights in (
         (graph.left, columns[0], left),
         ([graph.hub], columns[1], [middle]),
@@ -135,6 +141,7 @@ def _wide(graph: Graph) -> Markup:
     ):
         for node, y in zip(nodes, heights, strict=True):
             parts.append(_node(node, column.x, y - NODE_HEIGHT / 2, column.width))
+            yield
     return _svg("wide", _WIDE, height, graph.summary, parts)
 
 
@@ -203,7 +210,7 @@ def _node(node: Node, x: float, top: float, width: float, corner: Child = None) 
 # --- narrow: a tree
 
 
-def _narrow(graph: Graph) -> Markup:
+def _narrow(graph: Graph) -> Steps[Markup]:
     """The same from top to bottom: what is behind a node is indented below it."""
     tree = _Tree()
     for node in graph.left:
@@ -211,13 +218,16 @@ def _narrow(graph: Graph) -> Markup:
         x, y = INDENT / 2, tree.bottom
         tree.parts.append(_edge(node.edge, f"M{x:g},{y:g} v30", _line_of_labels(node.edge, x + 12, y + 19)))
         tree.bottom = y + 30
+        yield
     hub = tree.place(graph.hub, 0)
     for index, node in enumerate(graph.right):
         y = tree.place(node, 1, labels=True)
         tree.connect(node.edge, 1, hub, y)
+        yield
         for child in graph.behind:
             if child.parent == index:
                 tree.connect(child.edge, 2, y, tree.place(child, 2))
+                yield
     return _svg("narrow", NARROW_WIDTH, tree.bottom + 4, graph.summary, [*tree.trunks, *tree.parts])
 
 

@@ -27,7 +27,9 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     failures = recent_failures(status)
     agents = rows(status, "agents")
     failed_by_agent = Counter(text(row, "agent") for row in failures if text(row, "agent"))
+    yield
     waiting = stalled_by_agent(status, rates)
+    yield
     ranks = []
     for place, agent in enumerate(agents):
         kind = urgency(_agent_kind(agent, failed_by_agent, waiting))
@@ -37,6 +39,7 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     places = {place for *_, place in sorted(ranks)[:AGENTS_DRAWN]}
     # In the order of the table, not of urgency: nodes must not jump.
     drawn = sorted((agents[place] for place in places), key=lambda agent: text(agent, "id"))
+    yield
     others = [agent for place, agent in enumerate(agents) if place not in places]
     yield
     right = [_agent_node(agent, rates, key, failed_by_agent, waiting) for agent in drawn]
@@ -44,12 +47,14 @@ def server_graph(status: Document, rates: Rates, key: AgentKey) -> Steps[Graph]:
     everywhere = int(number(status, "agentsTotal") or len(agents))
     if everywhere > len(drawn):
         index["\0rest"] = len(right)
-        right.append(_rest_of_agents(everywhere - len(drawn), others, rates, key))
-        yield
+        rest = yield from _rest_of_agents(everywhere - len(drawn), others, rates, key)
+        right.append(rest)
     if not everywhere:
         failing = Edge(kind=BAD, failure="no agent")
         right.append(Node("No agent connected", "dials fail until one connects", GHOST, failing))
+    yield
     destinations, left_out = most_urgent(status, rates, failures, DESTINATIONS_DRAWN)
+    yield
     if any(not each.agent for each in destinations) and DIRECT in texts(status, "strategies"):
         index[""] = len(right)
         right.append(Node("direct", "dialled by this server", edge=Edge(note="strategy direct")))
@@ -123,13 +128,15 @@ def _agent_node(
     return Node(name, " · ".join(each for each in (opened, state, where) if each), kind, edge, link="#agents")
 
 
-def _rest_of_agents(left_out: int, others: list[Document], rates: Rates, key: AgentKey) -> Node:
-    edge = Edge(
-        up=sum(rates.get(key(agent, "bytesToAgent"), 0.0) for agent in others),
-        down=sum(rates.get(key(agent, "bytesFromAgent"), 0.0) for agent in others),
-    )
-    opened = units.integer(sum(number(agent, "routes") for agent in others))
-    return Node(f"{units.integer(left_out)} more agents", f"{opened} open", edge=edge, link="#agents")
+def _rest_of_agents(left_out: int, others: list[Document], rates: Rates, key: AgentKey) -> Steps[Node]:
+    up = down = opened = 0.0
+    for agent in others:
+        up += rates.get(key(agent, "bytesToAgent"), 0.0)
+        down += rates.get(key(agent, "bytesFromAgent"), 0.0)
+        opened += number(agent, "routes")
+        yield
+    title, detail = f"{units.integer(left_out)} more agents", f"{units.integer(opened)} open"
+    return Node(title, detail, edge=Edge(up, down), link="#agents")
 
 
 def _destination_nodes(

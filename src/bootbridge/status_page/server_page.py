@@ -59,11 +59,15 @@ def agent_key(agent: Document, counter: str) -> Hashable:
 
 
 def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]:
-    overview = (problem_list(list(_problems(status, rates))), _figures(status, rates))
+    problems = list(_server_problems(status))
+    problems += yield from _agent_problems(rows(status, "agents"))
+    problems.extend(shared_problems(status, rates))
+    yield
+    overview = (problem_list(problems), _figures(status, rates))
     yield
     graph = yield from server_graph(status, rates, agent_key)
-    path = drawing(graph)
     yield
+    path = yield from drawing(graph)
     agents = yield from _agents(status, view, rates)
     shared = yield from shared_sections(status, view, rates, peer="agent", certificates_of=TLS_PARTS)
     found = [
@@ -78,7 +82,9 @@ def sections(status: Document, view: View, rates: Rates) -> Steps[list[Section]]
     return found
 
 
-def render(status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS) -> str:
+def render(
+    status: Document, view: View, done: Sequence[Section], seconds: float = PERIOD_SECONDS
+) -> Steps[str]:
     """Returns the page of these sections, which updates itself every so many seconds."""
     return page(status, view, state=_state(status), facts=_facts(status), sections=done, seconds=seconds)
 
@@ -117,32 +123,38 @@ def _figures(status: Document, rates: Rates) -> Markup:
     )
 
 
-def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
-    agents = rows(status, "agents")
+def _server_problems(status: Document) -> Iterator[Problem]:
     if status.get("stopping"):
         yield Problem(WARNING, "The server is stopping: it accepts no new connections.", "overview")
     elif not number(status, "agentsTotal"):
         yield Problem(BAD, "No agent is connected: dials fail.", "agents")
     elif not status.get("ready"):
         yield Problem(BAD, "No strategy finds an agent: dials fail.", "agents")
-    for title, found in (
-        ("draining", [a for a in agents if a.get("draining")]),
-        ("not answering dials", [a for a in agents if a.get("silent")]),
-        (
-            "to be replaced, because their credentials ended",
-            [a for a in agents if a.get("retirementReason")],
-        ),
-        ("with identifiers that were ignored", [a for a in agents if number(a, "ignoredIdentifiers")]),
-    ):
+    if rows(status, "overlappingIdentifiers"):
+        yield Problem(WARNING, "several agents advertise the same destination", "overlaps")
+
+
+# Values of an agent's row that are true or above zero only if it has a problem.
+_AGENT_PROBLEMS = (
+    ("draining", "draining"),
+    ("silent", "not answering dials"),
+    ("retirementReason", "to be replaced, because their credentials ended"),
+    ("ignoredIdentifiers", "with identifiers that were ignored"),
+)
+
+
+def _agent_problems(agents: list[Document]) -> Steps[list[Problem]]:
+    problems = []
+    for key, title in _AGENT_PROBLEMS:
+        yield
+        found = [agent for agent in agents if agent.get(key)]
         if found:
             names = peer_text(text(found[0], "id")) if len(found) == 1 else None
             label = "agent" if len(found) == 1 else "agents"
-            yield Problem(
-                WARNING, (f"{len(found)} {label} {title}", ": " if names else None, names), "agents"
-            )
-    if rows(status, "overlappingIdentifiers"):
-        yield Problem(WARNING, "several agents advertise the same destination", "overlaps")
-    yield from shared_problems(status, rates)
+            shown = (f"{len(found)} {label} {title}", ": " if names else None, names)
+            problems.append(Problem(WARNING, shown, "agents"))
+    yield
+    return problems
 
 
 # --- agents
@@ -179,7 +191,9 @@ def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
             ".",
         )
     counted = number(status, "agentsMatched" if view.filter else "agentsTotal")
-    ordered = _ordered(found, view.agents_sort, rates)
+    yield
+    ordered = yield from _ordered(found, view.agents_sort, rates)
+    yield
     start = view.agents_offset % AGENTS_MAX
     shown = ordered[start : start + ROWS_PER_PAGE]
     now = text(status, "time")
@@ -196,14 +210,16 @@ def _agents(status: Document, view: View, rates: Rates) -> Steps[Child]:
     return (listed, pager(view, "agents", view.agents_offset, len(shown), counted, "agents"))
 
 
-def _ordered(agents: list[Document], order: str, rates: Rates) -> list[Document]:
-    def flow(agent: Document) -> float:
-        return sum(rates.get(agent_key(agent, key), 0.0) for key in ("bytesToAgent", "bytesFromAgent"))
-
+def _ordered(agents: list[Document], order: str, rates: Rates) -> Steps[list[Document]]:
     if order == "id":
         return sorted(agents, key=lambda agent: text(agent, "id"))
     if order == "rate":
-        return sorted(agents, key=flow, reverse=True)
+        flows = []
+        for place, agent in enumerate(agents):
+            keys = (agent_key(agent, "bytesToAgent"), agent_key(agent, "bytesFromAgent"))
+            flows.append((-sum(rates.get(key, 0.0) for key in keys), place))
+            yield
+        return [agents[place] for _, place in sorted(flows)]
     if order == "connected":
         return sorted(agents, key=lambda agent: number(agent, "connectedSeconds"))
     key = {"connections": "routes", "failures": "dialsFailed", "queue": "queuedBytes"}[order]

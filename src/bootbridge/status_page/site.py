@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse
 from bootbridge.runtime.admin_routes import StatusSource
-from bootbridge.runtime.sliced_work import SlicedWork, Steps
+from bootbridge.runtime.sliced_work import SlicedWork, Steps, chunks
 from bootbridge.status_page import agent_page, server_page
 from bootbridge.status_page.document import Document
 from bootbridge.status_page.rates import RateMeter
@@ -71,19 +71,19 @@ class StatusSite:
             (status, rates), reading_seconds = await self._work.run(self._current(view))
         page = _page_of(status)
         sections, rendering_seconds = await self._work.run(page.sections(status, view, rates))
-        return AdminResponse(
-            page.render(status, view, sections, period_seconds(reading_seconds + rendering_seconds)),
-            content_type="text/html; charset=utf-8",
-            headers=HEADERS,
-        )
+        period = period_seconds(reading_seconds + rendering_seconds)
+        text, _ = await self._work.run(page.render(status, view, sections, period))
+        return AdminResponse(text, content_type="text/html; charset=utf-8", headers=HEADERS)
 
     def _current(self, view: View) -> Steps[tuple[Document, dict[Hashable, float]]]:
         status = yield from self._status(view.status_query())
         read_at = time.monotonic()
         # One counter that always exists: without rates, this is the first view.
-        totals = {"views": 0.0, **dict(_page_of(status).totals(status))}
-        yield
-        return status, self._meter.read(totals, read_at)
+        totals: dict[Hashable, float] = {"views": 0.0}
+        for chunk in chunks(_page_of(status).totals(status)):
+            totals.update(chunk)
+            yield
+        return status, (yield from self._meter.read(totals, read_at))
 
 
 def period_seconds(cost_seconds: float) -> float:
