@@ -65,7 +65,7 @@ class TokenProof:
             if denied is not None:
                 done(denied, token)
             else:
-                task = spawn(self._prove(authorization, token, done), "prove an agent's identifiers")
+                task = spawn(self._prove(authorization, source, token, done), "prove an agent's identifiers")
                 cancels.append(task.cancel)
 
         if self._authenticate is None:
@@ -80,13 +80,17 @@ class TokenProof:
         return cancel
 
     async def _prove(
-        self, authorization: list[str], reviewed: AgentCredentials | None, done: Authenticated
+        self,
+        authorization: list[str],
+        source: str,
+        reviewed: AgentCredentials | None,
+        done: Authenticated,
     ) -> None:
         """``reviewed``: what a token review has found; without a proof, the agent must not outlive it."""
         expires = reviewed.expires if isinstance(reviewed, AgentToken) else float("inf")
         proof = AgentToken(expires, time.time, DEFAULT_ROUTE_ONLY)
         try:
-            pod = await self._finder.find(authorization)
+            pod = await self._finder.find(authorization, source)
             proof = AgentToken(pod.expires, time.time, allowed_by_pod(pod, self._mask_sizes), pod.node)
             self._proved[proof] = authorization
         except NotProved as error:
