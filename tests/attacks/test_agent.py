@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import pytest
 
+from bootbridge.proxy_server.agent_token import PROVABLE_TEXT
 from bootbridge.trust.authority import Authority
 from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from bootbridge.wire import frames as f
@@ -183,6 +184,29 @@ def test_an_agent_without_a_valid_token_proves_no_node(
     assert [dials(agent) for agent in attackers] == [0, 0]
     server.wait_for_log("agent node not proved")
     assert forged not in server.log
+
+
+def test_an_agent_that_was_not_proved_is_proved_later(
+    programs: Programs, kube: ApiThread, endpoint: Callable[..., Endpoint]
+) -> None:
+    """The API server was not ready when it connected. Its dials do not stay on the default route, which any
+    agent may advertise."""
+    token = token_of(kube, "agent-1", "victim", VICTIM, "127.0.0.9")
+    kube.do(lambda: kube.api.bearer_tokens.discard(token))  # as an API server without its etcd
+    server = programs.server(flags=ROUTING | token_proof(kube))
+    start_agent(programs, server, "victim", f"ipv4={VICTIM}", **token_flag(programs, "victim", token))
+    server.wait_for_log("agent node not proved")
+    with pytest.raises(RefusedDialError):
+        dial(server, endpoint(echo).address)
+    kube.do(lambda: kube.api.bearer_tokens.add(token))
+    until(lambda: proved(server) == [f"ipv4={VICTIM}"], "the agent is proved", RETIRE_SECONDS)
+    assert_reaches(server, endpoint(echo).address)
+    assert server.metric("retired_agents_total", reason=PROVABLE_TEXT) == 1
+
+
+def proved(server: Server) -> list[str]:
+    """Returns the identifiers that count, of all agents."""
+    return [each for agent in server.admin.status()["agents"] for each in agent["identifiers"]]
 
 
 def test_an_agent_cannot_outlive_its_pod(

@@ -43,7 +43,14 @@ _READY: Final = ApiRequest("GET", "/readyz")
 
 
 class NotProved(BootbridgeError):
-    """The agent's token does not prove in which pod it runs; the message never contains the token."""
+    """The agent's token does not prove in which pod it runs; the message never contains the token.
+
+    ``may_change``: whether the same token may prove it later.
+    """
+
+    def __init__(self, reason: str, *, may_change: bool = False) -> None:
+        super().__init__(reason)
+        self.may_change = may_change
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,13 @@ class AgentPodFinder:
         self._client: KubeClient | None = None
         self._stamp: tuple[int, ...] = ()
 
-    async def find(self, authorization: Sequence[str], source: str = OWN_SOURCE) -> AgentPod:
+    async def find(
+        self, authorization: Sequence[str], source: str = OWN_SOURCE, attempts: int = STATUS_ATTEMPTS
+    ) -> AgentPod:
         """Returns the pod to which the one bearer token is bound. Raises NotProved.
 
-        ``source`` is what shares of the requests are counted by.
+        ``source`` is what shares of the requests are counted by. ``attempts``: how many requests, while the
+        pod's status lacks its addresses.
         """
         token = _token(authorization)
         claims = _claims(token)
@@ -95,15 +105,15 @@ class AgentPodFinder:
         expires = claims.get("exp")
         if not isinstance(expires, int | float) or expires <= self._clock():
             raise NotProved("the token has expired")
-        for attempt in range(STATUS_ATTEMPTS):
+        for attempt in range(attempts):
             found = await self._get(str(pod["name"]), token, source)
             if found.get("metadata", {}).get("uid") != pod["uid"]:
                 raise NotProved("the token is bound to a pod that no longer exists")
             if (proved := _agent_pod(found, float(expires))) is not None:
                 return proved
-            if attempt + 1 < STATUS_ATTEMPTS:
+            if attempt + 1 < attempts:
                 await self._sleep(STATUS_SECONDS)
-        raise NotProved("the kubelet has not reported the addresses of the agent's pod")
+        raise NotProved("the kubelet has not reported the addresses of the agent's pod", may_change=True)
 
     async def is_deleted(self, authorization: Sequence[str]) -> bool:
         """Whether the API server says that the pod of a token that was valid before no longer exists.
@@ -140,9 +150,12 @@ class AgentPodFinder:
             return await self._send(request, source)
         except KubeError as error:
             # Only the status: the message is the API server's, and might quote the token.
-            raise NotProved(f"the API server refused the token: HTTP {error.status}") from None
+            # One without its etcd answers 401, one that has not loaded the Role 403.
+            raise NotProved(
+                f"the API server refused the token: HTTP {error.status}", may_change=not error.is_not_found
+            ) from None
         except (KubeUnreachable, OperatorError) as error:
-            raise NotProved(str(error).replace(token, "<token>")) from None
+            raise NotProved(str(error).replace(token, "<token>"), may_change=True) from None
 
     async def _send(self, request: ApiRequest, source: str) -> Json:
         await self._turns.next(source)
