@@ -19,7 +19,15 @@ from bootbridge.trust.authority import Authority
 from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from bootbridge.wire import frames as f
 from tests.attacks.floods import connect_headers
-from tests.attacks.test_network_peer import ANSWER, DESCRIPTORS, FRAME_KINDS, REASONS, flood_once, target
+from tests.attacks.test_network_peer import (
+    ANSWER,
+    DESCRIPTORS,
+    FRAME_KINDS,
+    REASONS,
+    SECONDS,
+    flood_once,
+    target,
+)
 from tests.support.fake_api_server import ApiThread, FakeApiServer
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
 from tests.support.process_program import until
@@ -204,9 +212,10 @@ def test_an_agent_that_was_not_proved_is_proved_later(
     assert server.metric("retired_agents_total", reason=PROVABLE_TEXT) == 1
 
 
-def proved(server: Server) -> list[str]:
+def proved(server: Server, agents_max: int = 100) -> list[str]:
     """Returns the identifiers that count, of all agents."""
-    return [each for agent in server.admin.status()["agents"] for each in agent["identifiers"]]
+    status = json.loads(server.admin.get(f"/status?agents_limit={agents_max}")[1])
+    return [each for agent in status["agents"] for each in agent["identifiers"]]
 
 
 def test_an_agent_cannot_outlive_its_pod(
@@ -373,6 +382,25 @@ def test_admitted_connections_leave_descriptors_to_the_frontend(
         assert_reaches(server, endpoint(echo).address)
         assert server.health.get("/healthz")[0] == 200
         assert server.descriptors() < DESCRIPTORS
+
+
+def test_an_agent_with_many_connections_does_not_keep_other_agents_out(
+    programs: Programs, endpoint: Callable[..., Endpoint]
+) -> None:
+    """It has all file descriptors that agents may take; an agent behind another address is admitted."""
+    server = programs.server(flags=ROUTING, descriptors_max=DESCRIPTORS)
+    to = replace(target(server, certificate=True), source="127.0.0.66")
+    with ExitStack() as stack:
+        number = 0
+        while not evicted(server):
+            number += 1
+            with suppress(OSError):  # the server accepts no more
+                sock = stack.enter_context(to.shake_hands())
+                sock.sendall(f.PREFACE + f.settings({}) + connect_headers(1, f"attacker-{number}"))
+                sock.recv(1)
+        programs.agent(server, flags={"agent-id": "victim", "agent-identifiers": f"ipv4={VICTIM}"})
+        until(lambda: f"ipv4={VICTIM}" in proved(server, 1000), "the victim is admitted", SECONDS)
+        assert_reaches(server, endpoint(echo).address)
 
 
 def evicted(server: Server) -> float:
