@@ -1,10 +1,10 @@
 """The audit log: one JSON line for each ticket, refusal and CSR decision, with caller, evidence and outcome.
 
 Only attested callers cause lines: what others cause is in the log, at a bounded rate
-(`trust.attested.refusal_log`), so that it cannot displace these. An attested caller that is refused in a loop
-causes REFUSALS_PER_CALLER_MAX lines in a window, all callers together REFUSALS_MAX; the others are counted.
-Lines of tickets, approvals, and failures that may have left a token are never left out. A token appears by its
-id, never its secret; no other content of a ticket is written.
+(`trust.attested.refusal_log`), so that it cannot displace these. An attested caller that is refused in a
+loop causes REFUSALS_PER_CALLER_MAX lines in a window, all callers together REFUSALS_MAX; the others are
+counted. Lines of tickets, approvals, and failures that may have left a token are never left out. A token
+appears by its id, never its secret; no other content of a ticket is written.
 
 A thread of its own writes the lines, so that a reader that does not read stops no ticket. If it does not read
 for long, lines are dropped: their number is in the log, in `/status`, and here when the reader returns.
