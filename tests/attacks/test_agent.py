@@ -14,11 +14,20 @@ from datetime import timedelta
 
 import pytest
 
+from bootbridge.proxy_server.agent_token import PROVABLE_TEXT
 from bootbridge.trust.authority import Authority
 from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from bootbridge.wire import frames as f
 from tests.attacks.floods import connect_headers
-from tests.attacks.test_network_peer import ANSWER, DESCRIPTORS, FRAME_KINDS, REASONS, flood_once, target
+from tests.attacks.test_network_peer import (
+    ANSWER,
+    DESCRIPTORS,
+    FRAME_KINDS,
+    REASONS,
+    SECONDS,
+    flood_once,
+    target,
+)
 from tests.support.fake_api_server import ApiThread, FakeApiServer
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
 from tests.support.process_program import until
@@ -185,6 +194,30 @@ def test_an_agent_without_a_valid_token_proves_no_node(
     assert forged not in server.log
 
 
+def test_an_agent_that_was_not_proved_is_proved_later(
+    programs: Programs, kube: ApiThread, endpoint: Callable[..., Endpoint]
+) -> None:
+    """The API server was not ready when it connected. Its dials do not stay on the default route, which any
+    agent may advertise."""
+    token = token_of(kube, "agent-1", "victim", VICTIM, "127.0.0.9")
+    kube.do(lambda: kube.api.bearer_tokens.discard(token))  # as an API server without its etcd
+    server = programs.server(flags=ROUTING | token_proof(kube))
+    start_agent(programs, server, "victim", f"ipv4={VICTIM}", **token_flag(programs, "victim", token))
+    server.wait_for_log("agent node not proved")
+    with pytest.raises(RefusedDialError):
+        dial(server, endpoint(echo).address)
+    kube.do(lambda: kube.api.bearer_tokens.add(token))
+    until(lambda: proved(server) == [f"ipv4={VICTIM}"], "the agent is proved", RETIRE_SECONDS)
+    assert_reaches(server, endpoint(echo).address)
+    assert server.metric("retired_agents_total", reason=PROVABLE_TEXT) == 1
+
+
+def proved(server: Server, agents_max: int = 100) -> list[str]:
+    """Returns the identifiers that count, of all agents."""
+    status = json.loads(server.admin.get(f"/status?agents_limit={agents_max}")[1])
+    return [each for agent in status["agents"] for each in agent["identifiers"]]
+
+
 def test_an_agent_cannot_outlive_its_pod(
     programs: Programs, kube: ApiThread, endpoint: Callable[..., Endpoint]
 ) -> None:
@@ -349,6 +382,25 @@ def test_admitted_connections_leave_descriptors_to_the_frontend(
         assert_reaches(server, endpoint(echo).address)
         assert server.health.get("/healthz")[0] == 200
         assert server.descriptors() < DESCRIPTORS
+
+
+def test_an_agent_with_many_connections_does_not_keep_other_agents_out(
+    programs: Programs, endpoint: Callable[..., Endpoint]
+) -> None:
+    """It has all file descriptors that agents may take; an agent behind another address is admitted."""
+    server = programs.server(flags=ROUTING, descriptors_max=DESCRIPTORS)
+    to = replace(target(server, certificate=True), source="127.0.0.66")
+    with ExitStack() as stack:
+        number = 0
+        while not evicted(server):
+            number += 1
+            with suppress(OSError):  # the server accepts no more
+                sock = stack.enter_context(to.shake_hands())
+                sock.sendall(f.PREFACE + f.settings({}) + connect_headers(1, f"attacker-{number}"))
+                sock.recv(1)
+        programs.agent(server, flags={"agent-id": "victim", "agent-identifiers": f"ipv4={VICTIM}"})
+        until(lambda: f"ipv4={VICTIM}" in proved(server, 1000), "the victim is admitted", SECONDS)
+        assert_reaches(server, endpoint(echo).address)
 
 
 def evicted(server: Server) -> float:

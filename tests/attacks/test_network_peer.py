@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import itertools
 import secrets
@@ -480,6 +481,24 @@ async def test_refused_evidence_does_not_fill_the_audit_log(tmp_path: Path) -> N
     assert (status["evidenceRefused"], status["logLinesDropped"]) == (40, 37)
     assert service.log.count("evidence refused") == 3
     assert "lines about unattested peers dropped count=37" in service.log
+
+
+async def test_silent_connections_do_not_take_the_join_services_descriptors(tmp_path: Path) -> None:
+    """More of them than it has file descriptors: its probes are answered, and an instance gets its ticket."""
+    own = SoftwareTpm()
+    entry = {"name": "worker-0", "role": "worker", "addresses": [HOST], "identity": own.identity}
+    policy = {"evidence": {"tpm": {}}, "instances": [entry]}
+    async with join_service(tmp_path, policy, descriptors_max=DESCRIPTORS) as service:
+        with ExitStack() as stack:
+            for _ in range(CONNECTIONS):
+                address = (HOST, service.port)
+                stack.enter_context(
+                    socket.create_connection(address, floods.TIMEOUT_SECONDS, ("127.0.0.2", 0))
+                )
+            async with asyncio.timeout(SECONDS):
+                assert (await service.status())["evidenceRefused"] == 0
+                assert (await service.ticket("worker-0", Role.WORKER, own)).token
+    assert "accept failed" not in service.log
 
 
 @pytest.mark.slow

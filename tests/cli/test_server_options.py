@@ -387,6 +387,23 @@ def test_an_invalid_cidr_is_quoted(good, cidr):
     assert str(error).startswith(f'--agent-cidrs: invalid CIDR "{cidr}"')
 
 
+@pytest.mark.parametrize(
+    ("cidr", "hint"),
+    [
+        ("10.0.0.1", "write 10.0.0.1/32"),
+        ("fd00::1", "write fd00::1/128"),
+        ("10.0.0.0/255.0.0.0", "for example 10.0.0.0/24"),
+        ("fe80::%eth0/64", "for example 10.0.0.0/24"),
+    ],
+)
+def test_a_cidr_that_the_server_would_ignore_is_rejected(good, cidr, hint):
+    """An allow-list with it would allow nothing, without an error."""
+    for changes in ({"agent_cidrs": (cidr,)}, {"proxy_strategies": "direct", "direct_cidrs": (cidr,)}):
+        error = str(refusal(replace(good, **changes)))
+        assert f'invalid CIDR "{cidr}"' in error
+        assert hint in error
+
+
 @pytest.mark.parametrize("host", ["", "*.", "a.*.b", "**", "x" * 254])
 def test_an_invalid_agent_host_is_quoted(good, host):
     """A wildcard is the first label or everything."""

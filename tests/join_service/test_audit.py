@@ -58,6 +58,17 @@ def test_a_refused_caller_has_a_bounded_number_of_lines(outcome: AuditOutcome) -
     assert line["node"] == "a"
 
 
+def test_a_failed_ticket_that_may_have_left_a_token_is_always_written() -> None:
+    """Its caller has used up its lines, and disconnected while the token was created."""
+    audit = Audit()
+    audit.record(AuditOutcome.REFUSED, "a", REFUSALS_PER_CALLER_MAX + 1)
+    audit.log.record("ticket", AuditOutcome.FAILED, caller("a"), name="a", token_id="abcdef")
+    assert audit.written()[-1]["tokenID"] == "abcdef"
+    # A denied request has the id of the token that it was made with.
+    audit.log.record("client certificate", AuditOutcome.DENIED, caller("a"), name="a", token_id="abcdef")
+    assert audit.written()[-1]["outcome"] == "failed"
+
+
 def test_many_refused_callers_have_a_bounded_number_of_lines() -> None:
     audit = Audit()
     for number in range(REFUSALS_MAX + 50):

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bootbridge.kube.agent_pod import STATUS_ATTEMPTS, AgentPod, AgentPodFinder, NotProved
+from bootbridge.kube.agent_pod import BURST, QPS, STATUS_ATTEMPTS, AgentPod, AgentPodFinder, NotProved
+from tests.kube.conftest import until
 from tests.support.fake_api_server import FakeApiServer, Fault, drop, fine, refuse
 
 NOW = 1_000_000.0
@@ -202,4 +203,28 @@ async def test_a_kubeconfig_may_appear_later(api: FakeApiServer, tmp_path: Path)
         await finder.find([f"Bearer {token}"])
     path.write_text(json.dumps(api.kubeconfig()))
     assert (await finder.find([f"Bearer {token}"])).node == "node1"
+    await finder.aclose()
+
+
+async def test_an_agent_waits_for_one_request_of_each_other_source(
+    api: FakeApiServer, tmp_path: Path
+) -> None:
+    """A source that connects in a loop waits for its own requests; the agent is proved meanwhile."""
+    token = jwt()
+    api.bearer_tokens.add(token)
+    forged = [jwt(jti=number) for number in range(BURST + 300)]
+    path = tmp_path / "access.json"
+    path.write_text(json.dumps(api.kubeconfig()))
+    now = [0.0]
+    finder = AgentPodFinder(str(path), "agents", "default", lambda: NOW, monotonic=lambda: now[0])
+    flood = [asyncio.create_task(finder.find([f"Bearer {each}"], "192.0.2.66")) for each in forged]
+    await until(lambda: sum(each.done() for each in flood) >= BURST - 1)
+    agent = asyncio.create_task(finder.find([f"Bearer {token}"], "192.0.2.1"))
+    await asyncio.sleep(0)
+    now[0] += 3 / QPS
+    assert (await agent).node == "node1"
+    assert sum(each.done() for each in flood) <= BURST + 2
+    for each in flood:
+        each.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
     await finder.aclose()

@@ -12,7 +12,8 @@ import pytest
 from bootbridge.kube import token_review
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeThrottled
-from bootbridge.kube.token_review import ReviewTurns, TokenDenied, TokenReviewer
+from bootbridge.kube.request_turns import RequestTurns
+from bootbridge.kube.token_review import TokenDenied, TokenReviewer
 from tests.kube.conftest import access_to, until
 from tests.support.fake_api_server import REVIEWS, FakeApiServer, drop, refuse
 from tests.support.token_mode import ISSUER, agent_token
@@ -398,7 +399,7 @@ async def test_callers_after_a_cancelled_review_share_the_next_one(
 async def test_a_source_waits_for_one_review_of_each_other_source(api: FakeApiServer, clock: Clock) -> None:
     """However many reviews another source has waiting; those that cannot be reviewed in time are denied."""
     client = KubeClient(access_to(api), qps=50, burst=1, clock=clock)
-    turns = ReviewTurns(client)
+    turns = RequestTurns(client.take_permit, client.qps, token_review.REVIEW_SECONDS_MAX)
     served: list[str] = []
 
     async def review(source: str) -> None:

@@ -65,7 +65,11 @@ class JoinServiceProcess:
 
 @asynccontextmanager
 async def join_service(
-    folder: Path, policy: Mapping[str, Any], *, evidence: Mapping[str, Any] | None = None
+    folder: Path,
+    policy: Mapping[str, Any],
+    *,
+    evidence: Mapping[str, Any] | None = None,
+    descriptors_max: int | None = None,
 ) -> AsyncIterator[JoinServiceProcess]:
     """Runs the join service with this policy, an operator's; `evidence` is what it presents."""
     async with FakeApiServer(folder) as api:
@@ -88,9 +92,10 @@ async def join_service(
         if evidence is not None:
             (folder / "issuer.json").write_text(json.dumps(evidence))
             flags.append(f"--evidence={folder / 'issuer.json'}")
+        limit = [] if descriptors_max is None else ["prlimit", f"--nofile={descriptors_max}"]
         with (folder / "join-service.log").open("wb") as log:
             process = subprocess.Popen(  # noqa: ASYNC220 -- returns at once
-                [OURS / "bootbridge", "join-service", *flags],
+                [*limit, OURS / "bootbridge", "join-service", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,10 +1,10 @@
 """The audit log: one JSON line for each ticket, refusal and CSR decision, with caller, evidence and outcome.
 
 Only attested callers cause lines: what others cause is in the log, at a bounded rate
-(`trust.attested.refusal_log`), so that it cannot displace these. An attested caller that is refused in a loop
-causes REFUSALS_PER_CALLER_MAX lines in a window, all callers together REFUSALS_MAX; the others are counted.
-Lines of tickets and approvals are never left out. A token appears by its id, never its secret; no other
-content of a ticket is written.
+(`trust.attested.refusal_log`), so that it cannot displace these. An attested caller that is refused in a
+loop causes REFUSALS_PER_CALLER_MAX lines in a window, all callers together REFUSALS_MAX; the others are
+counted. Lines of tickets, approvals, and failures that may have left a token are never left out. A token
+appears by its id, never its secret; no other content of a ticket is written.
 
 A thread of its own writes the lines, so that a reader that does not read stops no ticket. If it does not read
 for long, lines are dropped: their number is in the log, in `/status`, and here when the reader returns.
@@ -91,7 +91,9 @@ class AuditLog:
         token_id: str = "",
     ) -> None:
         self._begin_window()
-        if outcome not in _GRANTS and self._is_too_much(caller.attested.identity or name):
+        # A ticket that failed, as when its caller disconnected, may have left a valid token.
+        granted = outcome in _GRANTS or (outcome is AuditOutcome.FAILED and token_id)
+        if not granted and self._is_too_much(caller.attested.identity or name):
             self.omitted += 1
             return
         line: dict[str, Any] = {

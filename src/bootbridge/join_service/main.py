@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -45,7 +46,7 @@ from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.event_loop import StopSignals
 from bootbridge.runtime.process_tuning import raise_open_file_limit, reduce_memory_use
 from bootbridge.runtime.tasks import spawn
-from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener
+from bootbridge.trust.attested.channel import AdmissionLimits, Attestation, AttestedChannel, AttestedListener
 from bootbridge.trust.attested.refusal_log import RefusalLog
 from bootbridge.trust.evidence import Issuer
 from bootbridge.trust.evidence.configuration import issuer_from
@@ -141,6 +142,7 @@ async def run(
             label=JOIN_LABEL,
             attestation=lambda: Attestation(issuer, watch.current().verifiers),
             handle=lambda channel: serve_channel(service, channel),
+            limits=AdmissionLimits.for_descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         )
         stack.push_async_callback(listener.stop)
         health.service, health.refusals = service, listener.refusals

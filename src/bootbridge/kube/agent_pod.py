@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,16 @@ from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.kinds import POD
 from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.objects import Ref
+from bootbridge.kube.rate_limit import RateLimit
+from bootbridge.kube.request_turns import RequestTurns
 from bootbridge.kube.requests import ApiRequest, Json
 from bootbridge.kube.service_account_token import read_claims
 
-# A fleet that connects again waits 10 s at most for 500 agents.
+# A fleet of 600 agents that connects again waits 10 s at most.
 QPS, BURST = 50.0, 100
+TURN_SECONDS_MAX: Final = 10.0
+# The source of requests that this server makes itself.
+OWN_SOURCE: Final = ""
 REQUEST_SECONDS_MAX: Final = 5.0
 # The kubelet reports the pod's address shortly after it has started the agent.
 STATUS_ATTEMPTS: Final = 10
@@ -37,7 +43,14 @@ _READY: Final = ApiRequest("GET", "/readyz")
 
 
 class NotProved(BootbridgeError):
-    """The agent's token does not prove in which pod it runs; the message never contains the token."""
+    """The agent's token does not prove in which pod it runs; the message never contains the token.
+
+    ``may_change``: whether the same token may prove it later.
+    """
+
+    def __init__(self, reason: str, *, may_change: bool = False) -> None:
+        super().__init__(reason)
+        self.may_change = may_change
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,11 @@ class AgentPodFinder:
         service_account: str,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        limit = RateLimit(QPS, BURST)
+        # An agent that connects again and again must not use up the requests that other agents need.
+        self._turns = RequestTurns(lambda: limit.take(monotonic()), QPS, TURN_SECONDS_MAX)
         self._kubeconfig = Path(kubeconfig)
         self._namespace = namespace
         self._subject = f"system:serviceaccount:{namespace}:{service_account}"
@@ -69,8 +86,14 @@ class AgentPodFinder:
         self._client: KubeClient | None = None
         self._stamp: tuple[int, ...] = ()
 
-    async def find(self, authorization: Sequence[str]) -> AgentPod:
-        """Returns the pod to which the one bearer token is bound. Raises NotProved."""
+    async def find(
+        self, authorization: Sequence[str], source: str = OWN_SOURCE, attempts: int = STATUS_ATTEMPTS
+    ) -> AgentPod:
+        """Returns the pod to which the one bearer token is bound. Raises NotProved.
+
+        ``source`` is what shares of the requests are counted by. ``attempts``: how many requests, while the
+        pod's status lacks its addresses.
+        """
         token = _token(authorization)
         claims = _claims(token)
         bound = claims.get("kubernetes.io")
@@ -82,15 +105,15 @@ class AgentPodFinder:
         expires = claims.get("exp")
         if not isinstance(expires, int | float) or expires <= self._clock():
             raise NotProved("the token has expired")
-        for attempt in range(STATUS_ATTEMPTS):
-            found = await self._get(str(pod["name"]), token)
+        for attempt in range(attempts):
+            found = await self._get(str(pod["name"]), token, source)
             if found.get("metadata", {}).get("uid") != pod["uid"]:
                 raise NotProved("the token is bound to a pod that no longer exists")
             if (proved := _agent_pod(found, float(expires))) is not None:
                 return proved
-            if attempt + 1 < STATUS_ATTEMPTS:
+            if attempt + 1 < attempts:
                 await self._sleep(STATUS_SECONDS)
-        raise NotProved("the kubelet has not reported the addresses of the agent's pod")
+        raise NotProved("the kubelet has not reported the addresses of the agent's pod", may_change=True)
 
     async def is_deleted(self, authorization: Sequence[str]) -> bool:
         """Whether the API server says that the pod of a token that was valid before no longer exists.
@@ -104,7 +127,7 @@ class AgentPodFinder:
         if not await self._refuses(request, pod["uid"]):
             return False
         try:
-            await self._connect().send(_READY, timeout=REQUEST_SECONDS_MAX)
+            await self._send(_READY, OWN_SOURCE)
         except KubeError as error:
             if error.status not in (401, 403):  # without anonymous access
                 return False
@@ -114,29 +137,36 @@ class AgentPodFinder:
 
     async def _refuses(self, request: ApiRequest, uid: str) -> bool:
         try:
-            found = (await self._connect().send(request, timeout=REQUEST_SECONDS_MAX)).body
+            found = await self._send(request, OWN_SOURCE)
         except KubeError as error:
             return error.status in (401, 404)
         except (KubeUnreachable, OperatorError):
             return False
         return bool(found.get("metadata", {}).get("uid") != uid)
 
-    async def _get(self, name: str, token: str) -> Json:
+    async def _get(self, name: str, token: str, source: str) -> Json:
         request = ApiRequest("GET", Ref(POD, name, self._namespace).path, token=token)
         try:
-            return (await self._connect().send(request, timeout=REQUEST_SECONDS_MAX)).body
+            return await self._send(request, source)
         except KubeError as error:
             # Only the status: the message is the API server's, and might quote the token.
-            raise NotProved(f"the API server refused the token: HTTP {error.status}") from None
+            # One without its etcd answers 401, one that has not loaded the Role 403.
+            raise NotProved(
+                f"the API server refused the token: HTTP {error.status}", may_change=not error.is_not_found
+            ) from None
         except (KubeUnreachable, OperatorError) as error:
-            raise NotProved(str(error).replace(token, "<token>")) from None
+            raise NotProved(str(error).replace(token, "<token>"), may_change=True) from None
+
+    async def _send(self, request: ApiRequest, source: str) -> Json:
+        await self._turns.next(source)
+        return (await self._connect().send(request, timeout=REQUEST_SECONDS_MAX, permitted=True)).body
 
     def _connect(self) -> KubeClient:
         stamp = self._file_stamp()
         if self._client is None or stamp != self._stamp:
             # Without the kubeconfig's user: its credentials would be accepted in place of the token.
             access = load_kubeconfig(self._kubeconfig, without_user=True)
-            self._client, self._stamp = KubeClient(access, qps=QPS, burst=BURST), stamp
+            self._client, self._stamp = KubeClient(access), stamp
         return self._client
 
     def _file_stamp(self) -> tuple[int, ...]:
@@ -147,6 +177,7 @@ class AgentPodFinder:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     async def aclose(self) -> None:
+        self._turns.close()
         if self._client is not None:
             await self._client.aclose()
 

@@ -70,8 +70,7 @@ class KubeClient(ObjectClient):
 
         For callers that choose their request when a permit is free: `send(permitted=True)`.
         """
-        now = self._clock()
-        return 0.0 if self._limit.reserve(now, 0.0) is not None else self._limit.wait(now)
+        return self._limit.take(self._clock())
 
     async def send(
         self,

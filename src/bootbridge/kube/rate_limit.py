@@ -33,3 +33,7 @@ class RateLimit:
             return None
         self._full_at = max(self._full_at, now) + 1 / self.qps
         return wait
+
+    def take(self, now: float) -> float:
+        """Takes a token and returns 0, or the seconds until one is free."""
+        return 0.0 if self.reserve(now, 0.0) is not None else self.wait(now)

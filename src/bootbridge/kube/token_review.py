@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from bootbridge.errors import BootbridgeError
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.errors import KubeError, KubeThrottled, KubeUnreachable
-from bootbridge.kube.fair_queue import FairQueue
+from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.request_turns import RequestTurns
 from bootbridge.kube.requests import ApiRequest, Json
 from bootbridge.kube.service_account_token import ExpectedClaims, expiry, read_claims
 from bootbridge.runtime.tasks import spawn
@@ -86,7 +86,8 @@ class TokenReviewer:
         self._expected = ExpectedClaims(audience, issuers)
         self._cache = _ReviewCache()
         self._reviews: dict[bytes, _Review] = {}
-        self._turns = ReviewTurns(client)
+        hint = "raise --kubeconfig-qps and --kubeconfig-burst"
+        self._turns = RequestTurns(client.take_permit, client.qps, REVIEW_SECONDS_MAX, hint)
 
     async def authenticate(self, authorization_values: Sequence[str], source: str = "") -> float:
         """Returns when the token expires, in seconds since the epoch; infinity if it does not.
@@ -207,61 +208,6 @@ class _Review:
 
     task: asyncio.Task[_ReviewResult]
     callers: int = 0
-
-
-class ReviewTurns:
-    """Assigns the permits of the client's rate limit to sources in turn, when a permit is free."""
-
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-        # More could not be reviewed in time.
-        turns_max = int(client.qps * REVIEW_SECONDS_MAX) if client.qps > 0 else CACHED_RESULTS_MAX
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(turns_max)
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def next(self, source: str) -> None:
-        """Returns with a permit; raises KubeThrottled if there is none in time, or too many wait."""
-        if not len(self._queue) and not self._client.take_permit():
-            return
-        turn = asyncio.get_running_loop().create_future()
-        evicted = self._queue.add(source, turn)
-        if evicted is not None and not evicted.done():
-            evicted.set_exception(KubeThrottled(self._throttled_text))
-        self._assign()
-        try:
-            async with asyncio.timeout(REVIEW_SECONDS_MAX):
-                await turn
-        except TimeoutError:
-            raise KubeThrottled(self._throttled_text) from None
-        finally:
-            self._queue.remove(source, turn)
-
-    @property
-    def _throttled_text(self) -> str:
-        return (
-            f"rate limit exceeded: at {self._client.qps:g} requests per second this one would wait "
-            f"more than {REVIEW_SECONDS_MAX:g}s; raise --kubeconfig-qps and --kubeconfig-burst"
-        )
-
-    def _assign(self) -> None:
-        if self._timer is not None:
-            return
-        while len(self._queue):
-            wait = self._client.take_permit()
-            if wait:
-                self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
-                return
-            turn = self._queue.take()
-            if turn is not None and not turn.done():
-                turn.set_result(None)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._assign()
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 @dataclass(slots=True)

@@ -39,6 +39,11 @@ UNADMITTED_MAX: Final = 4096
 UNADMITTED_SHARE: Final = 4
 RESERVED_SHARE: Final = 4
 RESERVED_MAX: Final = 256
+# Without a free descriptor, a source whose admitted connections have more than this part of them loses the
+# newest one to a source that has fewer.
+ADMITTED_SHARE: Final = 4
+# Before that, a source with this many unadmitted connections loses one.
+UNADMITTED_FEW: Final = 8
 # How long the last bytes to a closed connection may stay undelivered: it is no longer counted.
 LAST_BYTES_SECONDS: Final = 1.0
 DELAY_REASON: Final = "connections of this source failed or were closed for a flood"
@@ -76,18 +81,30 @@ class AgentPort:
         self.limits: ConnectionLimits[AgentConnection] = ConnectionLimits(total, one_source, pump.timers.now)
         metrics.unadmitted_agent_connections.set_function(lambda: len(self.limits))
         self.penalties = SourcePenalties(pump.timers.now, Random())
+        self._admitted: ConnectionLimits[AgentConnection] = ConnectionLimits(
+            descriptors, descriptors, pump.timers.now
+        )
+        self._admitted_share = descriptors // ADMITTED_SHARE
         self._descriptor_max = descriptors - min(RESERVED_MAX, descriptors // RESERVED_SHARE)
 
     def accept(self, sock: socket.socket) -> None:
         # The kernel assigns the lowest free number, so all lower ones are in use.
-        if sock.fileno() >= self._descriptor_max and not self._free_descriptor():
+        if sock.fileno() >= self._descriptor_max and not self._free_descriptor(_peer(sock)[1]):
             sock.close()
             self._evicted("file descriptors", "")
             return
         set_user_timeout(sock)
         AgentConnection(self, sock)
 
-    def _free_descriptor(self) -> bool:
+    def _free_descriptor(self, source: str) -> bool:
+        """Closes a connection for a new one of this source; False if none must give way."""
+        crowded, count = self._admitted.largest()
+        if (
+            count > max(self._admitted_share, self._admitted.count(source))
+            and self.limits.largest()[1] < UNADMITTED_FEW
+        ):
+            self._evict(self._admitted.take_newest(crowded), "file descriptors")
+            return True
         oldest = self.limits.oldest()
         if oldest is None:
             return False
@@ -99,6 +116,16 @@ class AgentPort:
         evicted = self.limits.add(connection.source, connection)
         if evicted is not None:
             self._evict(evicted, "unadmitted")
+
+    def on_admitted(self, connection: AgentConnection) -> None:
+        self.penalties.admitted(connection.source)
+        self.limits.remove(connection.source, connection)
+        self._admitted.add(connection.source, connection)
+
+    def forget(self, connection: AgentConnection) -> None:
+        """The connection is closed, or is not admitted any more."""
+        self.limits.remove(connection.source, connection)
+        self._admitted.remove(connection.source, connection)
 
     def _evict(self, connection: AgentConnection, reason: str) -> None:
         connection.abort()
@@ -219,13 +246,13 @@ class AgentConnection:
     def on_admitted_change(self, transport: Http2Transport) -> None:
         if transport.http2.admitted:
             self.blameless = True
-            self._port.penalties.admitted(self.source)
-            self._port.limits.remove(self.source, self)
+            self._port.on_admitted(self)
         else:
+            self._port.forget(self)
             self._port.count(self)
 
     def on_closed(self) -> None:
-        self._port.limits.remove(self.source, self)
+        self._port.forget(self)
         self._transport = None
         self._close_soon()
 

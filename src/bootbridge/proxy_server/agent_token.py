@@ -12,6 +12,7 @@ from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers, allowed_by
 from bootbridge.wire.addresses import parse_cidr, parse_ip
 
 EXPIRED_TEXT: Final = "token expired"
+PROVABLE_TEXT: Final = "its node can be proved now"
 # The destinations of an agent whose node is not proved.
 DEFAULT_ROUTE_ONLY: Final = AllowedIdentifiers(default_route=True)
 
@@ -25,11 +26,15 @@ class AgentToken:
     allowed: AllowedIdentifiers | None = None
     node: str = ""
     revoked: bool = field(default=False, init=False)
+    # The proof failed when the agent connected, and would succeed now: the agent has to connect again.
+    provable: bool = field(default=False, init=False)
 
     def problem(self) -> str:
         if self.revoked:
             return REVOKED_TEXT
-        return EXPIRED_TEXT if self.clock() >= self.expires else ""
+        if self.clock() >= self.expires:
+            return EXPIRED_TEXT
+        return PROVABLE_TEXT if self.provable else ""
 
 
 def allowed_by_pod(pod: AgentPod, mask_sizes: dict[int, int]) -> AllowedIdentifiers:

@@ -291,15 +291,15 @@ def _direct_cidrs(options: ServerOptions) -> None:
 
 
 def _require_cidrs(flag: str, cidrs: tuple[str, ...]) -> None:
-    import ipaddress
+    """By the parser that the server uses them with: what it rejects would be ignored."""
+    from bootbridge.wire.addresses import parse_cidr, parse_ip
 
     for cidr in cidrs:
-        try:
-            ipaddress.ip_network(cidr, strict=False)
-        except ValueError:
+        if parse_cidr(cidr) is None:
+            ip = None if "%" in cidr else parse_ip(cidr)
             text = f"invalid CIDR {quote(cidr)}"
-            hint = "for example 10.0.0.0/24 or fd00::/64"
-            raise OperatorError(text, subject=flag, hint=hint) from None
+            hint = f"write {ip}/{ip.max_prefixlen}" if ip else "for example 10.0.0.0/24 or fd00::/64"
+            raise OperatorError(text, subject=flag, hint=hint)
 
 
 def _agent_identifiers(options: ServerOptions) -> None:

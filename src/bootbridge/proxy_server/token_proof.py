@@ -2,8 +2,9 @@
 
 The agent is authenticated already, by its certificate or by a token review. If the proof fails, it is
 admitted with the default route only: an API server that does not answer must not stop the tunnel that it may
-depend on. The pods of proved agents are asked for again all the time: the agent of a deleted pod, as on an
-evicted node, is disconnected.
+depend on. A proof that may succeed later is tried again; then the agent has to connect again. The pods of
+proved agents are asked for again all the time: the agent of a deleted pod, as on an evicted node, is
+disconnected.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,9 @@ from bootbridge.tunnel.proxy_core import Authenticated, Authenticator
 # leaves API requests to agents that connect.
 RECHECK_SECONDS: Final = 8.0
 RECHECKS_PER_SECOND_MAX: Final = 25
+# A failed proof is tried again once in RECHECK_SECONDS, with up to 80 agents. One agent of each source in
+# turn: one that connects with many forged tokens must not delay the others.
+RETRIES_PER_SECOND_MAX: Final = 10
 
 
 class TokenProof:
@@ -38,8 +43,11 @@ class TokenProof:
         self._pump: Pump | None = None
         # The tokens of connected agents; an entry ends with its agent.
         self._proved: WeakKeyDictionary[AgentToken, Sequence[str]] = WeakKeyDictionary()
-        self._rechecking: asyncio.Task[None] | None = None
-        self._on_revoked: Callable[[], None] = lambda: None
+        # The connected agents whose proof failed and may succeed later: their authorization and source.
+        self._unproved: WeakKeyDictionary[AgentToken, tuple[Sequence[str], str]] = WeakKeyDictionary()
+        self._random = Random()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._on_changed: Callable[[], None] = lambda: None
         self._finder = AgentPodFinder(
             options.agent_proof_kubeconfig,
             options.agent_namespace,
@@ -47,15 +55,19 @@ class TokenProof:
             time.time,
         )
 
-    def start(self, pump: Pump, on_revoked: Callable[[], None]) -> None:
-        """``on_revoked`` is called when the pod of a connected agent was deleted."""
+    def start(self, pump: Pump, on_changed: Callable[[], None]) -> None:
+        """``on_changed`` is called when the credentials of a connected agent have ended: its pod was deleted,
+        or a failed proof would succeed now."""
         self._pump = pump
-        self._on_revoked = on_revoked
-        self._rechecking = spawn(self._recheck(), "check that agents' pods exist")
+        self._on_changed = on_changed
+        self._tasks = [
+            spawn(self._recheck(), "check that agents' pods exist"),
+            spawn(self._retry(), "prove agents whose proof failed"),
+        ]
 
     async def close(self) -> None:
-        if self._rechecking is not None:
-            self._rechecking.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._finder.aclose()
 
     def __call__(self, authorization: list[str], source: str, done: Authenticated) -> Callable[[], None]:
@@ -65,7 +77,7 @@ class TokenProof:
             if denied is not None:
                 done(denied, token)
             else:
-                task = spawn(self._prove(authorization, token, done), "prove an agent's identifiers")
+                task = spawn(self._prove(authorization, source, token, done), "prove an agent's identifiers")
                 cancels.append(task.cancel)
 
         if self._authenticate is None:
@@ -80,17 +92,23 @@ class TokenProof:
         return cancel
 
     async def _prove(
-        self, authorization: list[str], reviewed: AgentCredentials | None, done: Authenticated
+        self,
+        authorization: list[str],
+        source: str,
+        reviewed: AgentCredentials | None,
+        done: Authenticated,
     ) -> None:
         """``reviewed``: what a token review has found; without a proof, the agent must not outlive it."""
         expires = reviewed.expires if isinstance(reviewed, AgentToken) else float("inf")
         proof = AgentToken(expires, time.time, DEFAULT_ROUTE_ONLY)
         try:
-            pod = await self._finder.find(authorization)
+            pod = await self._finder.find(authorization, source)
             proof = AgentToken(pod.expires, time.time, allowed_by_pod(pod, self._mask_sizes), pod.node)
             self._proved[proof] = authorization
         except NotProved as error:
             self._event_log.warning("agent node not proved", reason=str(error))
+            if error.may_change:
+                self._unproved[proof] = authorization, source
         finally:
             done(None, proof)  # the agent must get an answer
             self._end_turn()
@@ -103,10 +121,34 @@ class TokenProof:
                 await asyncio.sleep(pause)
                 if not token.revoked and await self._finder.is_deleted(authorization):
                     token.revoked = True
-                    self._on_revoked()
+                    self._on_changed()
                     self._end_turn()
             if not known:
                 await asyncio.sleep(1.0)
+
+    async def _retry(self) -> None:
+        while True:
+            by_source: dict[str, list[tuple[AgentToken, Sequence[str]]]] = {}
+            for token, (authorization, source) in list(self._unproved.items()):
+                by_source.setdefault(source, []).append((token, authorization))
+            pause = max(1 / RETRIES_PER_SECOND_MAX, RECHECK_SECONDS / max(1, len(self._unproved)))
+            for candidates in by_source.values():
+                await asyncio.sleep(pause)
+                await self._prove_again(*self._random.choice(candidates))
+            if not by_source:
+                await asyncio.sleep(1.0)
+
+    async def _prove_again(self, token: AgentToken, authorization: Sequence[str]) -> None:
+        try:
+            await self._finder.find(authorization, attempts=1)
+        except NotProved as error:
+            if not error.may_change:
+                self._unproved.pop(token, None)
+            return
+        self._unproved.pop(token, None)
+        token.provable = True
+        self._on_changed()
+        self._end_turn()
 
     def _end_turn(self) -> None:
         if self._pump is not None:

@@ -45,6 +45,22 @@ class ConnectionLimits(Generic[ConnectionT]):
             return self._evict(self._largest())
         return None
 
+    def count(self, source: str) -> int:
+        return len(self._sources.get(source, ()))
+
+    def largest(self) -> tuple[str, int]:
+        """Returns the source with the most connections, and their number."""
+        if not self._sources:
+            return "", 0
+        source = self._largest()
+        return source, len(self._sources[source])
+
+    def take_newest(self, source: str) -> ConnectionT:
+        """Removes and returns the newest connection of a source that has one."""
+        newest = next(reversed(self._sources[source]))
+        self.remove(source, newest)
+        return newest
+
     def remove(self, source: str, connection: ConnectionT) -> None:
         """The connection was admitted or is closed; without effect if it is not counted."""
         own = self._sources.get(source)
@@ -65,9 +81,7 @@ class ConnectionLimits(Generic[ConnectionT]):
         own = self._sources[source]
         if self._now() - next(iter(own.values())) >= self._grace:
             return self._pop(source)
-        newest = next(reversed(own))
-        self.remove(source, newest)
-        return newest
+        return self.take_newest(source)
 
     def _pop(self, source: str) -> ConnectionT:
         connection = next(iter(self._sources[source]))

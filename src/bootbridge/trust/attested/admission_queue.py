@@ -26,6 +26,12 @@ class AdmissionLimits:
     # The part of `handshakes` and `channels` that one source may hold, at least one of each.
     share: float = 0.5
 
+    @classmethod
+    def for_descriptors(cls, descriptors: int) -> AdmissionLimits:
+        """Leaves a quarter of the file descriptors to health port, API server and files."""
+        channels = min(cls.channels, max(1, descriptors // 4))
+        return cls(min(cls.handshakes, channels), channels, min(cls.waiting, descriptors // 2))
+
     def per_source(self, limit: int) -> int:
         return max(1, int(limit * self.share))
 
