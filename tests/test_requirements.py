@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -125,6 +126,12 @@ def test_the_installed_versions_are_the_locked_ones() -> None:
             if installed != version_of(requirement):
                 different.append(f"{name}: {installed}, locked {version_of(requirement)}")
     assert different == []
+
+
+def test_every_package_is_audited_except_those_of_the_cloud_clis() -> None:
+    unaudited = set(LOCKS) - set(runpy.run_path(str(ROOT / "requirements/audit"))["LOCKS"])
+    assert unaudited == {"azure-cli.lock", "clouds.lock", "runtime.lock"}
+    assert locked("runtime.lock").keys() <= locked("dev.lock").keys()
 
 
 FAKE = """#!{python}

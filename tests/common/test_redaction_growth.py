@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from bootbridge.common import named_values, redaction, secret_names
+from bootbridge.common import named_values, putty_keys, redaction, secret_formats, secret_names
 from bootbridge.common.redaction import Redactor
 from tests.support import growth
 
@@ -41,6 +41,16 @@ FILLERS = [
     b"echo a|",
     b"mysql -",
     b'"keyFile":{data:',
+    b"Private-Lines: 999\nAAAA\n",
+    b"Private-MAC:",
+    b"jdbc:oracle:thin:a/b",
+    b"cifs user=a,pass=",
+    b"snmpwalk -c a -A b ",
+    b"sqlplus a/b ",
+    b"$6$abcdefgh\\",
+    b"vault login -a ",
+    b"A" * 43 + b"=\t",
+    b"Basic dTpw ",
 ]
 
 
@@ -113,5 +123,5 @@ EXAMINED = {
 
 def test_every_expression_is_bounded_or_was_examined() -> None:
     """`a+b` reads a run of `a` again from each of its characters."""
-    found = growth.patterns(redaction, named_values, secret_names)
+    found = growth.patterns(redaction, named_values, putty_keys, secret_formats, secret_names)
     assert {name for name, each in found.items() if growth.reads_again(each)} == EXAMINED.keys()

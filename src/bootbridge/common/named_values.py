@@ -23,7 +23,7 @@ _WINDOW: Final = 4096
 _BLANK: Final = re.compile(rb"\s")
 # From the word that makes a name secret to the value: rest of the name, quotes, separator.
 _NAMED: Final = re.compile(
-    rb"""(?i)(?:pass|pwd|secret|token|credential|key|auth|cookie|sig|pat|sas|pw|psk)[A-Za-z0-9_.-]{0,64}"""
+    rb"""(?i)(?:pass|pwd|secret|token|credential|key|auth|cookie|sig|pat|sas|pw|psk|community)[A-Za-z0-9_.-]{0,64}"""
     rb"""(?P<quote>\\{0,8}["']?)\]?"""
     rb"""(?P<sep>,?(?:[ \t]{1,20}\\)?\r?\n[ \t]{0,80}(?:- {1,8})?(?![ \t\r\n-])"""
     rb"""|[ \t]{0,20}(?:=>|:=|[:=>]|,)[ \t]{0,20}|[ \t]{1,20}(?![ \t\\:=,>-]))"""
@@ -85,7 +85,8 @@ class _Scan:
         else:
             begin = _name_begin(data, found.start())
             name = data[begin : found.start("quote")]
-            if not _is_separated(data, found, begin, name):
+            is_public = name.lower() == b"key" and data[max(0, begin - 7) : begin].lower() == b"public "
+            if is_public or not _is_separated(data, found, begin, name):
                 return nothing
         text = name.decode("ascii").strip("-")
         if not may_be_secret(text):

@@ -1,8 +1,8 @@
 """Removes secrets from the files of a log bundle.
 
-By format: private keys in PEM, also inside base64 (up to three levels), and in JSON Web Keys, the data of
-Secrets, bearer and bootstrap tokens, tokens with a vendor's prefix, password hashes, user info in URLs, lines
-of .netrc, .pgpass and cloud-init's chpasswd, arguments of commands. By name: `named_values`. Both also inside
+By format: private keys in PEM and of PuTTY, also inside base64 (up to three levels), and in JSON Web Keys,
+the data of Secrets, bearer and bootstrap tokens, user info in URLs, lines of .netrc, .pgpass and cloud-init's
+chpasswd, arguments of commands, and those of `secret_formats`. By name: `named_values`. Both also inside
 base64. By value: each line of a known key of this node. A text that looks like a Secret but
 cannot be parsed, and data that is not text, are withheld completely. A marker replaces each removed secret.
 """
@@ -20,6 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 import yaml
 
+from bootbridge.common import putty_keys, secret_formats
 from bootbridge.common.named_values import GONE, without_named_values
 from bootbridge.common.secret_names import is_secret
 from bootbridge.common.yaml_text import to_yaml
@@ -27,15 +28,26 @@ from bootbridge.common.yaml_text import to_yaml
 NOT_TEXT = b"[withheld: not text, so that it could not be searched for secrets]\n"
 WITHHELD = b"[withheld: contains a Secret that could not be redacted]\n"
 _GONE = GONE.encode()
-_BEGIN = re.compile(rb"-----BEGIN[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
-_END = re.compile(rb"-----END[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
+# In PEM; a key of OpenVPN and one of SSH2 have almost the same form.
+_BEGIN = re.compile(
+    rb"-----BEGIN[^-\n]{0,60}(?:PRIVATE|Static key)[^-\n]{0,20}-----"
+    rb"|---- BEGIN SSH2[^-\n]{0,60}PRIVATE KEY ----"
+)
+_END = re.compile(
+    rb"-----END[^-\n]{0,60}(?:PRIVATE|Static key)[^-\n]{0,20}-----"
+    rb"|---- END SSH2[^-\n]{0,60}PRIVATE KEY ----"
+)
 # The characters of a key's body, with line ends as in text, JSON and URLs.
 _KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\%:,.-]*")
 _KEY_BYTES = bytes(b for b in range(128) if _KEY_BODY.fullmatch(bytes([b])) and b not in b":,.-")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,}={0,2}")
 _BASE64_DEPTH = 3
-_PRIVATE = re.compile(rb"PRIVATE KEY")
-_SCHEME_TOKEN = re.compile(rb"(?i)(\b(?:bearer|basic|negotiate|digest)[ \t]{1,80})([A-Za-z0-9._~+/=-]{8,})")
+_PRIVATE = re.compile(rb"PRIVATE KEY|Static key V1|Private-Lines:")
+_SCHEME_TOKEN = re.compile(
+    rb"(?i)(\b(?:bearer|basic|negotiate|digest)[ \t]{1,80})"
+    rb"([A-Za-z0-9._~+/=-]{8,}|(?<=basic )[A-Za-z0-9+/]{4,7}={0,2})"
+)
+_CREDENTIAL_MIN = 8
 _PLAIN_WORD = re.compile(rb"[A-Za-z][a-z]{7,15}")
 # user:password@ of a URL; a password may contain / and @, but a port and a path do not make one.
 _USER_INFO = re.compile(
@@ -49,22 +61,7 @@ _CURL_USER = re.compile(
     rb"""((?:[ \t]-u[ \t=]{0,8}|--(?:user|proxy-user|(?:src-|dest-)?creds)[ \t=]{1,8})"""
     rb"""["']?[^\s:"']{1,128}:)[^\s"']{1,256}"""
 )
-# `oc login -p`, `podman login -p`, `sshpass -p`, `mysql -p`, `ipmitool -P`, `ldapsearch -w`.
-_LOGIN = re.compile(
-    rb"""((?:\b(?:login|sshpass|mysql\w{0,16})\b[^\n]{0,200}?[ \t]-p|\bipmitool\b[^\n]{0,200}?[ \t]-P"""
-    rb"""|\bldap[a-z]{1,16}\b[^\n]{0,200}?[ \t]-w)[ \t=]{0,8}["']?)[^\s"'-][^\s"']{0,255}"""
-)
 _OPENSSL_PASS = re.compile(rb"""([ \t]-pass(?:in|out|word)?[ \t=]{1,8}["']?pass:)[^\s"']{1,256}""")
-# `echo … | chpasswd`, `echo … | podman login --password-stdin`.
-_PIPED = re.compile(
-    rb"""(\b(?:echo|printf)[ \t]{1,8}(?:-[neE]{1,3}[ \t]{1,8})?["']?)[^\s"'|]{1,512}"""
-    rb"""(?=["']?[ \t]{0,8}["']?\|[^\n]{0,200}?(?:--password-stdin|--stdin|\bchpasswd)\b)"""
-)
-# Settings whose value follows after a blank.
-_SETTING = re.compile(
-    rb"""(?m)(^[ \t]{0,80}(?:bindpw|rootpw|requirepass|masterauth|auth_pass|wpa-psk)[ \t]{1,20}["']?)"""
-    rb"""[^\s"']{1,256}"""
-)
 _LITERAL = re.compile(rb"""(--from-literal[ \t=]{1,8}["']?[^\s=]{1,253}=)[^\s"']{1,4096}""")
 _NETRC = re.compile(rb"(?i)(\b(?:machine|login|account)\s{1,8}\S{1,256}\s{1,8}password\s{1,8})\S{1,256}")
 # host:port:database:user:password, and not an IPv6 or a hardware address.
@@ -89,21 +86,7 @@ _KEY_FILE = re.compile(
 )
 _DATA_URL = re.compile(rb"""(data:[A-Za-z0-9/;=.+-]{0,80},)([^\s"'<>\\,]{8,65536})""")
 # The first group stays, what follows is removed.
-_VALUES = (_CURL_USER, _LOGIN, _OPENSSL_PASS, _PIPED, _SETTING, _LITERAL, _NETRC, _PGPASS, _JWK, _KEY_FILE)
-# Tokens that are recognised anywhere, by their vendors' prefixes; and hashes of passwords, as in /etc/shadow.
-_VENDOR_TOKEN = re.compile(
-    rb"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}"
-    rb"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|hv[bs]\.[A-Za-z0-9_-]{20,}"
-    rb"|npm_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9_-]{32,}|SG\.[A-Za-z0-9_-]{16,128}\.[A-Za-z0-9_-]{16,}"
-    rb"|gl(?:ptt|dt|rt|cbt|imt|ft|soat)-[A-Za-z0-9_-]{16,}|pypi-[A-Za-z0-9_-]{32,}|GOCSPX-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{30,}"
-    rb"|(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{20,}|do[opr]_v1_[0-9a-f]{40,}|ATATT3[A-Za-z0-9_=-]{40,}|xapp-[A-Za-z0-9-]{20,}"
-    rb"|LTAI[A-Za-z0-9]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{40,}"
-    rb"|hooks\.slack\.com/services/[A-Za-z0-9/]{20,})"
-)
-_PASSWORD_HASH = re.compile(
-    rb"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2[a-z]{0,2})\$[A-Za-z0-9./,=$+-]{8,256}"
-    rb"|\{S?SHA(?:256|512)?\}[A-Za-z0-9+/=]{16,256}"
-)
+_VALUES = (_CURL_USER, _OPENSSL_PASS, _LITERAL, _NETRC, _PGPASS, _JWK, _KEY_FILE)
 _ANSI = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 # As in Ignition and cloud-init. Longer marks than above: any base64 may decode to two given bytes.
@@ -122,7 +105,15 @@ _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
 _CERTIFICATE_KEY = re.compile(rb"""(?i)(certificate-key[ \t=:"']{1,20})[0-9a-f]{16,}""")
 _BOOTSTRAP_TOKEN = re.compile(rb"(?<![A-Za-z0-9.])[a-z0-9]{6}\.[a-z0-9]{16}(?![A-Za-z0-9.])")
 # What a decoded text is searched for.
-_SHAPES = (_USER_INFO, _JWT, _OPENSHIFT_TOKEN, _VENDOR_TOKEN, _PASSWORD_HASH, _CHPASSWD, *_VALUES)
+_SHAPES = (
+    _USER_INFO,
+    _JWT,
+    _OPENSHIFT_TOKEN,
+    _CHPASSWD,
+    putty_keys.HEADER,
+    *secret_formats.FORMATS,
+    *_VALUES,
+)
 _SECRET = re.compile(
     rb"""\\{0,8}["']?\bkind\\{0,8}["']?[ \t]{0,20}:[ \t]{0,20}\\{0,8}["']?Secret(?:List)?\b"""
 )
@@ -213,8 +204,7 @@ def _by_shape(data: bytes) -> bytes:
     data = _BASE64.sub(_unless_key, data)
     data = _JWT.sub(rb"\1" + _GONE, data)
     data = _OPENSHIFT_TOKEN.sub(_GONE, data)
-    data = _VENDOR_TOKEN.sub(_GONE, data)
-    data = _PASSWORD_HASH.sub(_GONE, data)
+    data = secret_formats.without_formats(data)
     data = _USER_INFO.sub(b"://" + _GONE + b"@", data)
     data = _PROXY_USER.sub(rb"\1" + _GONE + b"@", data)
     for pattern in _VALUES:
@@ -229,12 +219,22 @@ def _by_shape(data: bytes) -> bytes:
 
 def _unless_word(found: re.Match[bytes]) -> bytes:
     """Keeps "basic authentication" and "Basic Constraints"."""
-    return found[0] if _PLAIN_WORD.fullmatch(found[2]) else found[1] + _GONE
+    is_word = len(found[2]) < _CREDENTIAL_MIN or _PLAIN_WORD.fullmatch(found[2])
+    return found[0] if is_word and not _is_user_and_password(found[2]) else found[1] + _GONE
+
+
+def _is_user_and_password(text: bytes) -> bool:
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return False
+    return b":" in decoded and decoded.isascii() and not _BINARY.search(decoded)
 
 
 def _without_keys(data: bytes) -> bytes:
-    """Removes keys in PEM, also without their end or their beginning."""
-    if b"PRIVATE" not in data:
+    """Removes keys in PEM and of PuTTY, also without their end or their beginning."""
+    data = putty_keys.without_keys(data)
+    if b"PRIVATE" not in data and b"Static key" not in data:
         return data
     pieces, at = [], 0
     while begin := _BEGIN.search(data, at):

@@ -14,13 +14,13 @@ def _words_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_WORD: Final = re.compile(r"[Bb](?:ase|ASE)?64|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # Anywhere in a name.
 _SECRET_PARTS: Final = ("password", "passwd", "passphrase", "passcode", "passwort", "secret", "credential")
 # As the last word.
 _SECRET_ENDS: Final = ("token", "tokens", "apikey")
 _SECRET_WORDS: Final = frozenset(
-    ("auth", "authorization", "cookie", "cookies", "signature", "sig", "pwd", "psk")
+    ("auth", "authorization", "cookie", "cookies", "signature", "sig", "pwd", "psk", "community")
 )
 _SECRET_LAST_WORDS: Final = frozenset(("pass", "pat", "sas", "pw"))  # not alone
 # Words that end with "pass"; others, such as DBPASS, name a password.
@@ -58,8 +58,14 @@ _PATH: Final = re.compile(
     r"(?:/[A-Za-z0-9_@%.-]{1,128}){1,20}"
 )
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z0-9][a-z0-9.-]{0,252}")
+# A community of BGP, unlike one of SNMP, is two or three numbers or has a well-known name.
+_BGP_COMMUNITY: Final = re.compile(
+    r"[0-9]{1,10}(?::[0-9]{1,10}){1,2}|(?:no|local|accept|graceful)-[a-z-]{2,20}|blackhole|internet"
+)
 _DNS_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
-_CONTENTS: Final = frozenset(("data", "value", "pem", "raw", "base64", "b64", "material", "text", "content"))
+_CONTENTS: Final = frozenset(
+    ("data", "value", "pem", "raw", "base64", "b64", "hex", "material", "text", "content")
+)
 _BARE_KEYS: Final = (["key"], ["keys"])
 _KEY_MATERIAL: Final = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 
@@ -113,6 +119,10 @@ def _is_description(words: list[str], value: str) -> bool:
     last = words[-1]
     if last.endswith(("key", "keys", "token", "secret")) and _PATH.fullmatch(value):
         return True
+    if last == "credentials" and _PATH.fullmatch(value.partition(",")[0]):  # an option of a mount
+        return True
+    if last == "community":
+        return bool(_BGP_COMMUNITY.fullmatch(value)) or "://" in value or " " in value
     if words == ["secret"]:
         return bool(_OBJECT_NAME.fullmatch(value))
     if last == "secrets":
