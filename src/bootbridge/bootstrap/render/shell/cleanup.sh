@@ -53,8 +53,11 @@ bootbridge_cleanup_retry() {
   trap 'stopping=yes' TERM
   ends=$(($(bootbridge_now) + BOOTBRIDGE_RETRY_SECONDS))
   until [[ -e $BOOTBRIDGE_CLEANUP_MARKER ]]; do
-    final=$stopping apiserver_state=ended
-    if bootbridge_apiserver_runs; then apiserver_state=${final:+stopping}; fi
+    apiserver_state=ended
+    if bootbridge_apiserver_runs; then apiserver_state=''; fi
+    # Read as late as possible: an attempt that does not know that the node shuts down needs its time twice.
+    final=$stopping
+    if [[ -z $apiserver_state && -n $final ]]; then apiserver_state=stopping; fi
     # The receipt already contains everything while the kube-apiserver runs.
     if [[ -n $apiserver_state || ! -s $BOOTBRIDGE_RECEIPT ]]; then bootbridge_remove_all "${apiserver_state:-running}"; fi
     if [[ -n $final ]] || (($(bootbridge_now) >= ends)); then break; fi
