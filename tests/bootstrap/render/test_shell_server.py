@@ -293,6 +293,24 @@ def test_a_reboot_between_two_stages(node: Node, version: str, after: str) -> No
     assert receipt_of(node)["warnings"] == []
 
 
+def test_objects_of_an_earlier_start_are_removed_after_a_start_without_the_tunnel(node: Node) -> None:
+    """That start deletes the manifests. The removal retries nevertheless, and the receipt has the objects."""
+    node.run_checked(f"{SETUP}\n{MANIFESTS}\nwait")
+    crashes(node)
+    reboot(node)
+    node.run_checked(ALL)
+    assert not node.path(node.plan.paths.namespace_manifest).exists()
+    (node.root / "cluster/down-until").write_text(str(BOOT_SECONDS + node.now() + 60))
+
+    node.run_checked(END)
+
+    kinds = ("namespace", "secret", "daemonset")
+    assert not [path for kind in kinds for path in (node.root / "cluster" / kind).iterdir()]
+    written = receipt_of(node)
+    assert written["clean"] is True
+    assert set(kinds) <= {item["resource"] for item in written["removed"]}
+
+
 @pytest.mark.parametrize("template", ["server-pod.yaml", "agent-daemonset.yaml"])
 def test_a_power_failure_while_a_manifest_is_replaced(node: Node, network: Network, template: str) -> None:
     """The next start does not take the earlier manifest for the new one."""

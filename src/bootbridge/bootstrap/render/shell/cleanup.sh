@@ -74,8 +74,7 @@ bootbridge_cleanup_retry() {
 bootbridge_remove_all() {
   local events='' keep_files='' keep_objects='' may_exist='' deadline=0 each
   local -A problem=()
-  # Objects exist only if their manifests were written.
-  if [[ -e $BOOTBRIDGE_AGENT_MARKER || -e $BOOTBRIDGE_NAMESPACE_MANIFEST || -s $BOOTBRIDGE_RECEIPT ]]; then may_exist=yes; fi
+  if bootbridge_objects_may_exist; then may_exist=yes; fi
   case $1 in
     running) keep_objects=$BOOTBRIDGE_APISERVER_REASON keep_files=$BOOTBRIDGE_APISERVER_REASON ;;
     stopping) keep_files=$BOOTBRIDGE_APISERVER_REASON ;;
@@ -101,6 +100,16 @@ bootbridge_remove_all() {
     bootbridge_verify_objects
     bootbridge_write_receipt
   )
+}
+
+# Objects exist only if their manifests were written: now, before a restart that went on without the tunnel, or
+# before a removal that left a receipt or was interrupted.
+bootbridge_objects_may_exist() {
+  local interrupted
+  if [[ -e $BOOTBRIDGE_AGENT_MARKER || -e $BOOTBRIDGE_NAMESPACE_MANIFEST || -e $BOOTBRIDGE_AGENT_OBJECTS ]]; then return 0; fi
+  if [[ -s $BOOTBRIDGE_RECEIPT ]]; then return 0; fi
+  interrupted=$(cat "${BOOTBRIDGE_RECEIPT%/*}/.removal" 2>/dev/null) || return
+  [[ $interrupted == *'"resource":"namespace"'* || $interrupted == *"\"$BOOTBRIDGE_AGENT_OBJECTS\""* ]]
 }
 
 # Keeps what an interrupted removal found, so that the next receipt contains it.

@@ -72,8 +72,8 @@ BYPASS_NOTE = (
 )
 # The most objects that a plan creates in the cluster: those of our image.
 OBJECTS_MAX = 5
-# The longest time of one removal: it deletes the objects, waits for the server, waits for the objects, and may
-# need one last list of each. Each call of oc or systemctl can need its whole limit.
+# The longest time of one removal: it deletes the objects, waits for the server, then for the objects, and
+# may need one last list of each. Each call of oc or systemctl can need its whole limit.
 REMOVAL_SECONDS_MAX = (
     SECONDS["API"] + SECONDS["SERVER_END"] + SECONDS["OBJECTS_END"] + OBJECTS_MAX * SECONDS["OC"]
 )
@@ -82,8 +82,8 @@ REMOVAL_SECONDS_MAX = (
 HOLD_SECONDS_MAX = (
     SECONDS["APPLY_END"] + SECONDS["APISERVER_END"] + REMOVAL_SECONDS_MAX + (1 + 2) * SECONDS["OC"]
 )
-# When the node shuts down, the unit ends the attempt in progress and makes one more. Then it writes the Event,
-# or disables itself.
+# When the node shuts down, the unit ends the attempt in progress and makes one more. Then it writes the
+# Event, or disables itself.
 LAST_ATTEMPT_SECONDS_MAX = REMOVAL_SECONDS_MAX + SECONDS["OC"]
 # The rest is for the shell's own work: it starts some hundred processes, on a node that is shutting down.
 RETRY_STOP_SECONDS = LAST_ATTEMPT_SECONDS_MAX + 30
