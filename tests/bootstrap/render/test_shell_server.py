@@ -144,6 +144,22 @@ def test_an_open_health_port_is_in_log_and_receipt(node: Node) -> None:
     assert [each for each in receipt_of(node)["warnings"] if each.startswith(problem)]
 
 
+def test_programs_that_get_an_unknown_flag_are_a_failed_stage(node: Node) -> None:
+    """As when a tag of an image is moved to an older one: the flags were asked before. Nothing hangs."""
+    node.offer_programs(NEWEST)
+    node.run_checked(SETUP)
+    node.offer_programs(OLDEST)
+    reboot(node)
+
+    logged = node.run_checked(ALL)
+
+    assert re.search("restarts: [0-9]+, last words: Error: unknown flag: --health-bind-address", logged), (
+        logged
+    )
+    assert server_records(node) == [START, SUCCESS, *[START, FAILURE] * 2]
+    assert egress_of(node) == egress_selector.direct_configuration()
+
+
 @pytest.mark.parametrize(("version", "host"), [(OLDEST, "[fd00:1::5]"), (NEWEST, "fd00:1::5")])
 def test_old_agents_get_ipv6_addresses_in_brackets(
     tmp_path: Path, network: Network, version: str, host: str
