@@ -25,6 +25,10 @@ from tests.support.process_program import until
 
 QUICK = Plan(key_kind="ecdsa-p256")
 IPV6 = Networking(machine=(ip_network("fd00:1::/48"),), service=(ip_network("fd02::/112"),))
+IPV6_FIRST = Networking(
+    machine=(ip_network("fd00:1::/48"), ip_network("10.0.0.0/16")),
+    service=(ip_network("fd02::/112"), ip_network("172.30.0.0/16")),
+)
 SHORT = "BOOTBRIDGE_SERVER_START_SECONDS=1\nBOOTBRIDGE_SERVER_RECHECK_SECONDS=1\n"
 SETUP, MANIFESTS = "bootbridge_setup", "bootbridge_manifests"
 ALL = f"{SHORT}{SETUP}\n{MANIFESTS}"
@@ -160,12 +164,19 @@ def test_programs_that_get_an_unknown_flag_are_a_failed_stage(node: Node) -> Non
     assert egress_of(node) == egress_selector.direct_configuration()
 
 
-@pytest.mark.parametrize(("version", "host"), [(OLDEST, "[fd00:1::5]"), (NEWEST, "fd00:1::5")])
+@pytest.mark.parametrize(
+    ("version", "networks", "host"),
+    [
+        (OLDEST, IPV6, "[fd00:1::5]"),
+        (NEWEST, IPV6, "fd00:1::5"),
+        (OLDEST, IPV6_FIRST, "[fd00:1::5]"),
+    ],
+)
 def test_old_agents_get_ipv6_addresses_in_brackets(
-    tmp_path: Path, network: Network, version: str, host: str
+    tmp_path: Path, network: Network, version: str, networks: Networking, host: str
 ) -> None:
     """They join host and port without brackets; newer ones would add a second pair."""
-    node = Node(tmp_path / "node", network, replace(QUICK, networks=IPV6))
+    node = Node(tmp_path / "node", network, replace(QUICK, networks=networks))
     node.offer_programs(version)
 
     logged = node.run_checked(ALL)
