@@ -375,6 +375,21 @@ def test_after_cluster_bootstrap_a_reboot_closes_the_health_port(node: Node) -> 
     assert "bootbridge" not in node.run("nft list tables").stdout
 
 
+def test_a_server_that_is_back_before_bootkube_gets_its_rule_again(node: Node) -> None:
+    """The kubelet starts it after a reboot. The rule of nft is gone, and the stage need not run."""
+    node.offer_programs(OLDEST)
+    node.run_checked(SETUP)
+    reboot(node)
+    problem = ". /usr/local/bin/bootbridge-bootstrap.sh; bootbridge_server_problem"
+    until(lambda: not node.run(problem).returncode, "the server answers")
+    assert "bootbridge" not in node.run("nft list tables").stdout
+
+    node.run_checked(SETUP)
+
+    assert server_records(node) == [START, SUCCESS]
+    assert "bootbridge" in node.run("nft list tables").stdout
+
+
 def test_a_stale_socket_is_not_a_server(node: Node) -> None:
     """A killed server leaves its socket's file; the kubelet starts the next one late."""
     node.run_checked(f"{SETUP}\n{MANIFESTS}")
