@@ -163,11 +163,14 @@ def _apply(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
     failed = sum(result.failed for result in results)
     if not flags.json:
         removal = shlex.join(["bootbridge", "firewall", "remove", "--record", str(path), "--apply"])
+        again = shlex.join([*flags.program.split(), *flags.words])
         _summarise(
             f"TCP port {plan.ports.agent} is {'not open' if failed else 'open'}",
             good=not failed,
             record=path,
-            next_step=(removal, "close the port, when the bootstrap is complete"),
+            next_steps=[(again, "try again; what exists is kept"), (removal, "or remove what was created")]
+            if failed
+            else [(removal, "close the port, when the bootstrap is complete")],
         )
     return ExitCode.ERROR if failed else ExitCode.OK
 
@@ -181,7 +184,7 @@ def _remove(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
             f"{counted(failed, 'rule')} not removed" if failed else f"TCP port {plan.ports.agent} is closed",
             good=not failed,
             record=record,
-            next_step=(again, "try again") if failed else None,
+            next_steps=[(again, "try again")] if failed else [],
         )
     if failed:
         return ExitCode.FINDINGS
@@ -190,12 +193,14 @@ def _remove(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
     return ExitCode.OK
 
 
-def _summarise(sentence: str, *, good: bool, record: Path | None, next_step: tuple[str, str] | None) -> None:
+def _summarise(
+    sentence: str, *, good: bool, record: Path | None, next_steps: Sequence[tuple[str, str]]
+) -> None:
     result_terminal().summary(
         Mark.GOOD if good else Mark.BAD,
         sentence,
         details=[f"Record: {record}"] if record else [],
-        next_steps=[next_step] if next_step else [],
+        next_steps=next_steps,
     )
 
 

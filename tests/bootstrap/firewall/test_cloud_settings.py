@@ -351,7 +351,10 @@ def test_a_missing_group_of_the_installer_is_named(
     del state[group[0]]["groups"][group[1]]
     cloud.state = state
     assert run("create", f"--platform={platform}", "--apply") == 1
-    assert f"the security group {name} was not found" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert f"the security group {name} was not found" in printed.err
+    assert "TCP port 8091 is not open" in printed.out
+    assert "try again; what exists is kept" in printed.out
     assert run("remove", "--apply") == 0
     assert cloud.state == state
 

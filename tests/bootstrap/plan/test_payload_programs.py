@@ -32,7 +32,10 @@ def test_the_payloads_programs_differ_by_release_and_family() -> None:
     assert str(support(none, ours=False, family="IPv4")) == "no: not in the payload, give --image"
     assert str(support(old, ours=False, family="IPv4")) == "yes: health port closed by nft"
     assert str(support(old, ours=False, family="IPv6")) == (
-        "yes: health port closed by nft, address in brackets"
+        "yes: health port closed by nft, IPv6 address in brackets"
+    )
+    assert str(support(old, ours=False, family="dual stack")) == (
+        "yes: health port closed by nft, IPv6 address in brackets, agents dial the first address only"
     )
     for each in (middle, new):
         assert str(support(each, ours=False, family="IPv6")) == "yes"

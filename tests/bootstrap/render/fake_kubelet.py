@@ -15,6 +15,9 @@ three seconds of the node's clock later; the real one reads its directory every 
 `server-crashes` (the server prints this text and ends), `server-silent` (listens, but answers no request),
 `server-socketless` (answers, but has no socket), `server-stays` (seconds of the node's clock that it goes
 on after its manifest is gone).
+
+Writes `server-lacks-flag` while the server ends at an unknown flag: it will never answer, so `sleep` on the
+node advances the clock then (fake_programs.py).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from pathlib import Path
 POD = Path("/etc/kubernetes/manifests/konnectivity-server-pod.yaml")
 LOGS = Path("/var/log/pods/kube-system_konnectivity-server-node_0123/konnectivity-server")
 CLUSTER = Path("/cluster")
+LACKS_FLAG = CLUSTER / "server-lacks-flag"
 RESTART_SECONDS = 0.1
 POLL_SECONDS = 0.01
 LATE_SECONDS = 3
@@ -52,7 +56,9 @@ class Server:
         known = (CLUSTER / "help/proxy-server").read_text()
         for flag in flags:
             if not re.search(rf"^ *--{flag}\b", known, re.MULTILINE):
+                LACKS_FLAG.touch()
                 raise ServerError(f"Error: unknown flag: --{flag}\n{known}\n")
+        LACKS_FLAG.unlink(missing_ok=True)
         self._selector = selectors.DefaultSelector()
         self._open: list[socket.socket] = []
         self._socket = Path(flags["uds-name"])

@@ -149,7 +149,7 @@ seconds=${1%.*}
 if [[ $1 == *.* ]]; then
   # A fraction of a second is for what happens in real time: except for a server that cannot answer.
   [[ -e /cluster/server-crashes || -e /cluster/server-silent || -e /cluster/server-socketless \
-    || -e /cluster/kubelet-absent ]] || exec /usr/bin/sleep "$1"
+    || -e /cluster/server-lacks-flag || -e /cluster/kubelet-absent ]] || exec /usr/bin/sleep "$1"
   seconds=1
 fi
 read -r now _ </proc/uptime

@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
-from bootbridge.bootstrap.render.shell.script import HOLD_SECONDS_MAX, SECONDS
+from bootbridge.bootstrap.render.shell.script import (
+    HOLD_SECONDS_MAX,
+    LAST_ATTEMPT_SECONDS_MAX,
+    OBJECTS_MAX,
+    RETRY_STOP_SECONDS,
+    SECONDS,
+)
 from tests.bootstrap.render.node_programs import FOR_EVER, kube_apiserver
 from tests.bootstrap.render.shell_node import BOOT_SECONDS, Network, Node, needs_node
 from tests.support.not_run import needs_program
@@ -24,6 +30,8 @@ INSTALL = "bootbridge_setup\nbootbridge_manifests\nwait"
 END = "bootbridge_cleanup\ntouch /opt/openshift/.bootkube.done"
 RETRY_UNIT = "bootbridge-cleanup-retry.service"
 OURS = ProxyImage("bootbridge", "registry.example/bootbridge:1")
+# As systemd does (KillMode=control-group, the default): to all processes of the unit. The first is its shell.
+STOP_UNIT = "kill -TERM -1; kill -TERM 1\n"
 STILL_RUNS = "the kube-apiserver of this node still runs"
 pytestmark = needs_node
 
@@ -187,6 +195,47 @@ def test_a_node_that_shuts_down_deletes_the_objects_first(node: Node) -> None:
     node.reboot()
 
     assert assert_receipt_is_true(node)["clean"] is True
+
+
+@pytest.fixture
+def stuck_node(tmp_path: Path, network: Network) -> Node:
+    """With all objects of a plan, a server that does not end, and programs that only their limits end."""
+    node = Node(tmp_path / "stuck", network, Plan(key_kind="ecdsa-p256", image=OURS))
+    assert len(node.plan.agent_objects) == OBJECTS_MAX
+    node.run_checked(INSTALL)
+    fault(node, "stuck")
+    fault(node, "server-stays", "1e9")
+    return node
+
+
+def test_the_last_attempt_at_shutdown_ends_within_the_units_limit(stuck_node: Node) -> None:
+    """The attempt in progress is ended; systemd kills the unit only at the limit."""
+    node = stuck_node
+    node.run_checked(END)
+    stopped_at = node.now() + SECONDS["API"] // 2 // SECONDS["OC"] * SECONDS["OC"]
+    fault(node, f"at-{stopped_at + BOOT_SECONDS}", STOP_UNIT)
+
+    done = node.run_unit(node.plan.paths.cleanup_retry_unit)
+
+    assert done.returncode == 1, done.stdout
+    seconds = node.now() - stopped_at
+    lists_and_event = (OBJECTS_MAX + 1) * SECONDS["OC"]
+    assert seconds >= SECONDS["API"] + SECONDS["SERVER_END"] + lists_and_event, "one whole attempt"
+    assert seconds <= LAST_ATTEMPT_SECONDS_MAX < RETRY_STOP_SECONDS
+    unit = node.path(node.plan.paths.cleanup_retry_unit).read_text()
+    assert f"\nTimeoutStopSec={RETRY_STOP_SECONDS}\n" in unit
+    assert assert_receipt_is_true(node)["clean"] is False
+
+
+def test_a_shutdown_between_two_attempts_starts_only_the_last_one(stuck_node: Node) -> None:
+    """A signal while the unit looks for the kube-apiserver's process does not cost an attempt."""
+    node = stuck_node
+    signal = "bootbridge_apiserver_runs() { kill -TERM $$; return 1; }"
+
+    done = node.run(f". {node.plan.paths.hook_script}\n{signal}\nbootbridge_cleanup_retry")
+
+    assert done.returncode == 1, done.stdout
+    assert node.now() <= LAST_ATTEMPT_SECONDS_MAX
 
 
 def test_an_abandoned_bootstrap_is_removed_at_once(node: Node) -> None:

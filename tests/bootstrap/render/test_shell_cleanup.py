@@ -11,7 +11,7 @@ import pytest
 from bootbridge.bootstrap.install import receipt
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render.shell.script import SECONDS
-from tests.bootstrap.render.shell_node import Network, Node, needs_node
+from tests.bootstrap.render.shell_node import BOOT_SECONDS, Network, Node, needs_node
 
 INSTALL = "bootbridge_setup\nbootbridge_manifests\nwait"
 CLEANUP = "bootbridge_cleanup"
@@ -298,3 +298,30 @@ def test_the_next_receipt_contains_what_an_interrupted_cleanup_removed(node: Nod
     node.run_checked(END)
 
     assert node.plan.paths.tls in names_of(receipt_of(node)["removed"])
+
+
+@pytest.mark.parametrize("bypassed", [False, True], ids=["with the tunnel", "without the tunnel"])
+def test_a_power_failure_during_the_removal(node: Node, bypassed: bool) -> None:
+    """The manifests are deleted, the objects are not: the next removal still retries."""
+    node.run_checked(INSTALL)
+    if bypassed:  # a later start has deleted the manifests, and kept the list of objects
+        for manifest in node.path(node.plan.paths.cluster_manifests).iterdir():
+            manifest.unlink()
+        node.path(node.plan.paths.stage_marker("konnectivity-agent-manifest")).unlink()
+    (node.root / "cluster/down").touch()
+    killed = (
+        "bootbridge_verify_objects() { kill -KILL $BASHPID; }\nbootbridge_publish_remains() { exit 137; }"
+    )
+    done = node.run(f". {node.plan.paths.hook_script}\n{killed}\nbootbridge_cleanup")
+    assert done.returncode == 137
+    assert not node.path(node.plan.paths.receipt).exists()
+    assert not node.path(node.plan.paths.namespace_manifest).exists()
+    assert objects(node)
+    (node.root / "cluster/down").unlink()
+    (node.root / "cluster/down-until").write_text(str(BOOT_SECONDS + node.now() + 60))
+    node.reboot()
+
+    node.run_checked(END)
+
+    assert objects(node) == []
+    assert receipt_of(node)["clean"] is True

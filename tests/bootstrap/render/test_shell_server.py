@@ -25,6 +25,10 @@ from tests.support.process_program import until
 
 QUICK = Plan(key_kind="ecdsa-p256")
 IPV6 = Networking(machine=(ip_network("fd00:1::/48"),), service=(ip_network("fd02::/112"),))
+IPV6_FIRST = Networking(
+    machine=(ip_network("fd00:1::/48"), ip_network("10.0.0.0/16")),
+    service=(ip_network("fd02::/112"), ip_network("172.30.0.0/16")),
+)
 SHORT = "BOOTBRIDGE_SERVER_START_SECONDS=1\nBOOTBRIDGE_SERVER_RECHECK_SECONDS=1\n"
 SETUP, MANIFESTS = "bootbridge_setup", "bootbridge_manifests"
 ALL = f"{SHORT}{SETUP}\n{MANIFESTS}"
@@ -144,12 +148,35 @@ def test_an_open_health_port_is_in_log_and_receipt(node: Node) -> None:
     assert [each for each in receipt_of(node)["warnings"] if each.startswith(problem)]
 
 
-@pytest.mark.parametrize(("version", "host"), [(OLDEST, "[fd00:1::5]"), (NEWEST, "fd00:1::5")])
+def test_programs_that_get_an_unknown_flag_are_a_failed_stage(node: Node) -> None:
+    """As when a tag of an image is moved to an older one: the flags were asked before. Nothing hangs."""
+    node.offer_programs(NEWEST)
+    node.run_checked(SETUP)
+    node.offer_programs(OLDEST)
+    reboot(node)
+
+    logged = node.run_checked(ALL)
+
+    assert re.search("restarts: [0-9]+, last words: Error: unknown flag: --health-bind-address", logged), (
+        logged
+    )
+    assert server_records(node) == [START, SUCCESS, *[START, FAILURE] * 2]
+    assert egress_of(node) == egress_selector.direct_configuration()
+
+
+@pytest.mark.parametrize(
+    ("version", "networks", "host"),
+    [
+        (OLDEST, IPV6, "[fd00:1::5]"),
+        (NEWEST, IPV6, "fd00:1::5"),
+        (OLDEST, IPV6_FIRST, "[fd00:1::5]"),
+    ],
+)
 def test_old_agents_get_ipv6_addresses_in_brackets(
-    tmp_path: Path, network: Network, version: str, host: str
+    tmp_path: Path, network: Network, version: str, networks: Networking, host: str
 ) -> None:
     """They join host and port without brackets; newer ones would add a second pair."""
-    node = Node(tmp_path / "node", network, replace(QUICK, networks=IPV6))
+    node = Node(tmp_path / "node", network, replace(QUICK, networks=networks))
     node.offer_programs(version)
 
     logged = node.run_checked(ALL)
@@ -293,6 +320,24 @@ def test_a_reboot_between_two_stages(node: Node, version: str, after: str) -> No
     assert receipt_of(node)["warnings"] == []
 
 
+def test_objects_of_an_earlier_start_are_removed_after_a_start_without_the_tunnel(node: Node) -> None:
+    """That start deletes the manifests. The removal retries nevertheless, and the receipt has the objects."""
+    node.run_checked(f"{SETUP}\n{MANIFESTS}\nwait")
+    crashes(node)
+    reboot(node)
+    node.run_checked(ALL)
+    assert not node.path(node.plan.paths.namespace_manifest).exists()
+    (node.root / "cluster/down-until").write_text(str(BOOT_SECONDS + node.now() + 60))
+
+    node.run_checked(END)
+
+    kinds = ("namespace", "secret", "daemonset")
+    assert not [path for kind in kinds for path in (node.root / "cluster" / kind).iterdir()]
+    written = receipt_of(node)
+    assert written["clean"] is True
+    assert set(kinds) <= {item["resource"] for item in written["removed"]}
+
+
 @pytest.mark.parametrize("template", ["server-pod.yaml", "agent-daemonset.yaml"])
 def test_a_power_failure_while_a_manifest_is_replaced(node: Node, network: Network, template: str) -> None:
     """The next start does not take the earlier manifest for the new one."""
@@ -328,6 +373,21 @@ def test_after_cluster_bootstrap_a_reboot_closes_the_health_port(node: Node) -> 
     assert receipt_of(node)["clean"] is True
     node.run_checked(SETUP)
     assert "bootbridge" not in node.run("nft list tables").stdout
+
+
+def test_a_server_that_is_back_before_bootkube_gets_its_rule_again(node: Node) -> None:
+    """The kubelet starts it after a reboot. The rule of nft is gone, and the stage need not run."""
+    node.offer_programs(OLDEST)
+    node.run_checked(SETUP)
+    reboot(node)
+    problem = ". /usr/local/bin/bootbridge-bootstrap.sh; bootbridge_server_problem"
+    until(lambda: not node.run(problem).returncode, "the server answers")
+    assert "bootbridge" not in node.run("nft list tables").stdout
+
+    node.run_checked(SETUP)
+
+    assert server_records(node) == [START, SUCCESS]
+    assert "bootbridge" in node.run("nft list tables").stdout
 
 
 def test_a_stale_socket_is_not_a_server(node: Node) -> None:

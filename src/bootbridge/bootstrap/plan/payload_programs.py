@@ -94,7 +94,7 @@ PAYLOAD_PROGRAMS = (
 )
 NOT_IN_PAYLOAD = "not in the payload, give --image"
 OPEN_HEALTH = "health port closed by nft"
-BRACKETS = "address in brackets"
+BRACKETS = "IPv6 address in brackets"
 ONE_ADDRESS = "agents dial the first address only"
 
 
@@ -106,7 +106,7 @@ def support(programs: PayloadPrograms, *, ours: bool, family: Family) -> Support
         return Support(False, NOT_IN_PAYLOAD)
     remarks = [
         *([] if programs.binds_health else [OPEN_HEALTH]),
-        *([BRACKETS] if family == "IPv6" and BRACKETS_FLAG not in programs.optional_flags else []),
+        *([BRACKETS] if family != "IPv4" and BRACKETS_FLAG not in programs.optional_flags else []),
         *([ONE_ADDRESS] if family == "dual stack" else []),
     ]
     return Support(True, ", ".join(remarks))

@@ -53,8 +53,11 @@ bootbridge_cleanup_retry() {
   trap 'stopping=yes' TERM
   ends=$(($(bootbridge_now) + BOOTBRIDGE_RETRY_SECONDS))
   until [[ -e $BOOTBRIDGE_CLEANUP_MARKER ]]; do
-    final=$stopping apiserver_state=ended
-    if bootbridge_apiserver_runs; then apiserver_state=${final:+stopping}; fi
+    apiserver_state=ended
+    if bootbridge_apiserver_runs; then apiserver_state=''; fi
+    # Read as late as possible: an attempt that does not know that the node shuts down needs its time twice.
+    final=$stopping
+    if [[ -z $apiserver_state && -n $final ]]; then apiserver_state=stopping; fi
     # The receipt already contains everything while the kube-apiserver runs.
     if [[ -n $apiserver_state || ! -s $BOOTBRIDGE_RECEIPT ]]; then bootbridge_remove_all "${apiserver_state:-running}"; fi
     if [[ -n $final ]] || (($(bootbridge_now) >= ends)); then break; fi
@@ -71,8 +74,7 @@ bootbridge_cleanup_retry() {
 bootbridge_remove_all() {
   local events='' keep_files='' keep_objects='' may_exist='' deadline=0 each
   local -A problem=()
-  # Objects exist only if their manifests were written.
-  if [[ -e $BOOTBRIDGE_AGENT_MARKER || -e $BOOTBRIDGE_NAMESPACE_MANIFEST || -s $BOOTBRIDGE_RECEIPT ]]; then may_exist=yes; fi
+  if bootbridge_objects_may_exist; then may_exist=yes; fi
   case $1 in
     running) keep_objects=$BOOTBRIDGE_APISERVER_REASON keep_files=$BOOTBRIDGE_APISERVER_REASON ;;
     stopping) keep_files=$BOOTBRIDGE_APISERVER_REASON ;;
@@ -98,6 +100,16 @@ bootbridge_remove_all() {
     bootbridge_verify_objects
     bootbridge_write_receipt
   )
+}
+
+# Objects exist only if their manifests were written: now, before a restart that went on without the tunnel, or
+# before a removal that left a receipt or was interrupted.
+bootbridge_objects_may_exist() {
+  local interrupted
+  if [[ -e $BOOTBRIDGE_AGENT_MARKER || -e $BOOTBRIDGE_NAMESPACE_MANIFEST || -e $BOOTBRIDGE_AGENT_OBJECTS ]]; then return 0; fi
+  if [[ -s $BOOTBRIDGE_RECEIPT ]]; then return 0; fi
+  interrupted=$(cat "${BOOTBRIDGE_RECEIPT%/*}/.removal" 2>/dev/null) || return
+  [[ $interrupted == *'"resource":"namespace"'* || $interrupted == *"\"$BOOTBRIDGE_AGENT_OBJECTS\""* ]]
 }
 
 # Keeps what an interrupted removal found, so that the next receipt contains it.

@@ -70,19 +70,23 @@ NFT_TABLE = "bootbridge"
 BYPASS_NOTE = (
     "the server does not answer: the bootstrap goes on without the tunnel, the kube-apiserver dials directly"
 )
-# The longest time for which the clean-up holds bootkube.sh: it ends the apply loop, waits for the
-# kube-apiserver, deletes the objects, waits for the server, verifies each of at most five objects, writes the
-# Event, and enables and starts the unit. Each call of oc or systemctl can need its whole limit.
-HOLD_SECONDS_MAX = (
-    SECONDS["APPLY_END"]
-    + SECONDS["APISERVER_END"]
-    + SECONDS["API"]
-    + SECONDS["SERVER_END"]
-    + SECONDS["OBJECTS_END"]
-    + (5 + 1 + 2) * SECONDS["OC"]
+# The most objects that a plan creates in the cluster: those of our image.
+OBJECTS_MAX = 5
+# The longest time of one removal: it deletes the objects, waits for the server, then for the objects, and
+# may need one last list of each. Each call of oc or systemctl can need its whole limit.
+REMOVAL_SECONDS_MAX = (
+    SECONDS["API"] + SECONDS["SERVER_END"] + SECONDS["OBJECTS_END"] + OBJECTS_MAX * SECONDS["OC"]
 )
-# One more attempt of the unit when the node shuts down.
-RETRY_STOP_SECONDS = SECONDS["API"] + SECONDS["OBJECTS_END"] + 30
+# The longest time for which the clean-up holds bootkube.sh: it ends the apply loop, waits for the
+# kube-apiserver, removes, writes the Event, and enables and starts the unit.
+HOLD_SECONDS_MAX = (
+    SECONDS["APPLY_END"] + SECONDS["APISERVER_END"] + REMOVAL_SECONDS_MAX + (1 + 2) * SECONDS["OC"]
+)
+# When the node shuts down, the unit ends the attempt in progress and makes one more. Then it writes the
+# Event, or disables itself.
+LAST_ATTEMPT_SECONDS_MAX = REMOVAL_SECONDS_MAX + SECONDS["OC"]
+# The rest is for the shell's own work: it starts some hundred processes, on a node that is shutting down.
+RETRY_STOP_SECONDS = LAST_ATTEMPT_SECONDS_MAX + 30
 APISERVER_PORT = 6443
 REASON_CHARACTERS = 300
 _STAGES = {
