@@ -105,6 +105,11 @@ def test_another_web_server_is_one_clear_error(tmp_path: Path) -> None:
         (["--agent=x", "8095"], "--agent: cannot be combined with '8095'"),
         (["--agent=x", "--server=y"], "--agent: cannot be combined with --server"),
         (["--context=\x1b[2J", "--agent=x"], "kubectl get pods: "),
+        (
+            ["--server=http://127.0.0.1:8095"],
+            "--server: invalid pod or node name 'http://127.0.0.1:8095' "
+            "(a URL is given without a flag: `bootbridge top http://127.0.0.1:8095`)",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_error(

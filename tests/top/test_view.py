@@ -113,6 +113,13 @@ def test_a_connection_that_waits_is_the_first_of_the_busiest() -> None:
     assert "68 KiB  waits for caller to read" in first
 
 
+def test_a_narrow_terminal_shows_that_a_connection_waits() -> None:
+    """Before its age and its queue: these do not say whether it is stuck."""
+    document = server_document() | {"connections": [connection(1, waitingFor="caller to read")]}
+    shown = text(frame(history(document), ViewState(table="Connections"), LINK, 60, 20))
+    assert "waits for" in shown
+
+
 def test_the_sorted_column_has_an_arrow_and_decides_the_order() -> None:
     titles = [column.title for column in TABLES_OF_A_SERVER[0].columns]
     state = ViewState(sorts={"Agents": (titles.index("CONNS"), False)})

@@ -36,10 +36,12 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
 
 _DESCRIPTION = """\
-Removes the tunnel, in this order: DaemonSet, Secret and namespace (by label), the kube-apiserver's setting,
-static pod, socket, certificates, egress configuration, firewall rule (if `up --firewall` created it, or with
---firewall), and the plan record last. A failure is a warning, and the removal continues. At the end it
-searches the cluster and the node again, and writes a receipt: what was found, removed, and what remains.
+Removes the tunnel, in this order: agent DaemonSet, kube-apiserver address, agent RoleBinding, agent Role,
+agent Secret and namespace (by label), the setting in the kubeadm configuration, kube-apiserver setting,
+server static pod, socket directory, certificates, egress configuration, firewall rule (if `up --firewall`
+created it, or with --firewall), and the plan record last. A failure is a warning, and the removal continues.
+At the end it searches the cluster and the node again, and writes a receipt: what was found, removed, and
+what remains.
 
 No earlier step has to have succeeded: the bootstrap may have failed, the API server may not answer, the
 installation may be incomplete, the plan record may be missing (then default names are used). It can be

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -120,6 +121,11 @@ def _program(flags: argparse.Namespace) -> _Local | ForwardedProgram:
     ]
     if flags.url and in_cluster:
         raise OperatorError(f"cannot be combined with {flags.url!r}", subject=in_cluster[0])
+    for name in ("server", "agent"):
+        # `status`, `doctor` and `check` have a --server that takes a URL.
+        if "://" in (value := getattr(flags, name) or ""):
+            hint = f"a URL is given without a flag: `{flags.program} {shlex.quote(value)}`"
+            raise OperatorError(f"invalid pod or node name {value!r}", subject=f"--{name}", hint=hint)
     if flags.server and flags.agent:
         raise OperatorError("cannot be combined with --server", subject="--agent")
     if in_cluster:

@@ -31,8 +31,10 @@ from bootbridge.common.terminal.terminal import Mark, Terminal
 
 _DESCRIPTION = """\
 Installs the tunnel on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress
-configuration, certificates, socket directory, server static pod, the kube-apiserver's setting, and in
-the cluster the agents' namespace, Secret and DaemonSet. Each must be ready before the next is installed.
+configuration, certificates, socket directory, server static pod, kube-apiserver setting; then for the
+agents in the cluster: namespace, agent Secret, agent Role, agent RoleBinding, kube-apiserver address (a file
+for the server), agent DaemonSet. Each must be ready before the next is installed. Role, RoleBinding and
+address let the server verify agents that prove their node; images that cannot do that get none of the three.
 
 It can be repeated at any time. Resources that match the plan are left alone ('unchanged'). Certificates are
 replaced when the node's address has changed or they expire soon. An interrupted run is continued. A second

@@ -221,13 +221,13 @@ def _connection_columns(title: str) -> tuple[TableColumn, ...]:
         _texts("CALLER", "caller", 6, 10, grows=1),
         _texts("PROTOCOL", "protocol", 7, 12),
         _texts("STRATEGY", "strategy", 8, 12),
-        _numbers("AGE", "age_seconds", age_text, 1, 6, "age"),
+        _numbers("AGE", "age_seconds", age_text, 2, 6, "age"),
         _numbers("UP/s", "rates.up", _rate, 1, 8, "bytes"),
         _numbers("DOWN/s", "rates.down", _rate, 1, 8, "bytes"),
         _numbers("UP", "bytes_up", bytes_text, 6, 8, "bytes"),
         _numbers("DOWN", "bytes_down", bytes_text, 5, 8, "bytes"),
         _numbers("QUEUED", "queued", _queue, 2, 8, "queued"),
-        TableColumn("STATE", lambda row, _: (row.waiting_for, row.state), _connection_state, 2, 10, 2),
+        TableColumn("STATE", lambda row, _: (row.waiting_for, row.state), _connection_state, 1, 10, 2),
     )
 
 

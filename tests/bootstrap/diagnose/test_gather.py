@@ -11,6 +11,7 @@ import pytest
 
 from bootbridge.bootstrap.diagnose.gather import bundle as bundles
 from bootbridge.bootstrap.diagnose.gather.bundle import LogBundle
+from bootbridge.common.progress import TITLE_COLUMNS
 from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
 from bootbridge.kube.errors import KubeError
@@ -77,6 +78,18 @@ def test_the_bundle_has_everything_and_no_secret(node: InstalledNode, tmp_path: 
     assert b"ended" in files["node/logs/kube-system_konnectivity-server-node0_1/konnectivity-server-0.log"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert not any(line in node.output for key in keys(node) for line in key.decode().splitlines())
+
+
+def test_every_source_fits_in_the_column_of_titles(node: InstalledNode, tmp_path: Path) -> None:
+    """A longer name would shift its result."""
+    out = tmp_path / "b.tar.gz"
+    assert node.run("gather", "--out", str(out)) == 0
+    files = unpacked(out)
+    names = [source["name"] for source in json.loads(files["gather.json"])]
+    assert "cluster: webhooks" in names
+    assert [name for name in names if len(name) > TITLE_COLUMNS] == []
+    webhooks = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+    assert {f"cluster/{kind}.json" for kind in webhooks} <= set(files)
 
 
 def test_the_analysis_names_the_broken_hop(node: InstalledNode, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta, timezone
 from bootbridge.bootstrap.install import resources
 from bootbridge.bootstrap.install.receipt import RESOURCE_NAMES, Receipt, ReceiptItem
 from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
+from bootbridge.cli import down, up
 from bootbridge.common.host import Host
+from bootbridge.common.progress import TITLE_COLUMNS
 
 PLAN = Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "image"))
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -54,3 +56,20 @@ def test_removal_order_is_the_reverse_of_creation_order() -> None:
     context = resources.InstallContext(PLAN, Host("/nonexistent"), firewall=True)
     created = [resource.name for resource in resources.resources(context)]
     assert list(dict.fromkeys(reversed(created))) == list(RESOURCE_NAMES)
+
+
+def test_every_title_fits_in_the_column_of_titles() -> None:
+    """A longer one would shift its result in the output of `up`, `down` and `status`."""
+    titles = [resource.title for resource in resources.ALL]
+    assert {"plan record", "agent DaemonSet", "firewall rule", "kubeadm configuration"} <= set(titles)
+    assert [title for title in titles if len(title) > TITLE_COLUMNS] == []
+
+
+def test_the_help_of_up_and_down_names_every_resource_in_order() -> None:
+    installed = [resource.title for resource in resources.ALL if resource.installed_by_up]
+    removed = [resource.title for resource in reversed(resources.ALL)]
+    for command, titles in ((up.COMMAND, installed), (down.COMMAND, removed)):
+        text = " ".join(command.description.split())
+        places = [text.find(title) for title in titles]
+        assert -1 not in places, titles[places.index(-1)]
+        assert places == sorted(places)

@@ -35,15 +35,17 @@ Collector = Callable[[LogBundle], None]
 def collectors(cluster: ClusterClient, plan: Plan) -> dict[str, Collector]:
     ours = {"DaemonSet": DAEMON_SET, "Pods": POD, "Events": EVENT, "Secrets": SECRET}
     whole = {
-        "Nodes": NODE,
-        "ValidatingWebhookConfigurations": VALIDATING_WEBHOOKS,
-        "MutatingWebhookConfigurations": MUTATING_WEBHOOKS,
-        "APIServices": API_SERVICE,
+        "Nodes": (NODE,),
+        "webhooks": (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS),
+        "APIServices": (API_SERVICE,),
     }
     return {
         "cluster: namespace": partial(_namespace, cluster, plan),
-        **{f"cluster: {name}": partial(_list, cluster, kind, plan.namespace) for name, kind in ours.items()},
-        **{f"cluster: {name}": partial(_list, cluster, kind, "") for name, kind in whole.items()},
+        **{
+            f"cluster: {name}": partial(_list, cluster, (kind,), plan.namespace)
+            for name, kind in ours.items()
+        },
+        **{f"cluster: {name}": partial(_list, cluster, kinds, "") for name, kinds in whole.items()},
         "cluster: agents' logs": partial(_agent_logs, cluster, plan),
         "cluster: server's log": partial(_server_logs, cluster, plan),
     }
@@ -54,9 +56,10 @@ def _namespace(cluster: ClusterClient, plan: Plan, bundle: LogBundle) -> None:
     bundle.add("cluster/namespace.json", _json(dict(found) if found else None))
 
 
-def _list(cluster: ClusterClient, kind: Kind, namespace: str, bundle: LogBundle) -> None:
-    items = [{"kind": kind.name, **item} for item in cluster.list(kind, namespace)]
-    bundle.add(f"cluster/{kind.plural}.json", _json(items))
+def _list(cluster: ClusterClient, kinds: tuple[Kind, ...], namespace: str, bundle: LogBundle) -> None:
+    for kind in kinds:
+        items = [{"kind": kind.name, **item} for item in cluster.list(kind, namespace)]
+        bundle.add(f"cluster/{kind.plural}.json", _json(items))
 
 
 def _agent_logs(cluster: ClusterClient, plan: Plan, bundle: LogBundle) -> None:

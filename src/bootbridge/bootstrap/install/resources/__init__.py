@@ -35,7 +35,7 @@ from bootbridge.bootstrap.install.resources.kubeadm_config import KubeadmConfig
 from bootbridge.bootstrap.install.resources.resource import Resource
 from bootbridge.bootstrap.plan.plan import Flavour
 
-_ORDER: tuple[type[Resource], ...] = (
+ALL: tuple[type[Resource], ...] = (
     PlanRecordFile,
     FirewallRule,
     EgressConfig,
@@ -55,7 +55,7 @@ _ORDER: tuple[type[Resource], ...] = (
 
 def resources(context: InstallContext) -> list[Resource]:
     """Returns the resources of this installation in the order of creation."""
-    wanted = [make for make in _ORDER if _belongs(make, context)]
+    wanted = [make for make in ALL if _belongs(make, context)]
     return [make(context) for make in wanted]  # type: ignore[call-arg]
 
 

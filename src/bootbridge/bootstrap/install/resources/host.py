@@ -176,7 +176,7 @@ class CertificateFiles(FileResource):
 class ApiserverAddress(FileResource):
     """Address and CA of the kube-apiserver, without credentials: the server checks agents' tokens there."""
 
-    name, title = "apiserver-address", "address of the kube-apiserver"
+    name, title = "apiserver-address", "kube-apiserver address"
     in_cluster = True  # known once there is a cluster
     directory_mode = PRIVATE
 
