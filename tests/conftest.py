@@ -24,15 +24,12 @@ PEER_NAMES = (
     "upstream-integration.test",
     "ignition-validate",
 )
-# Time decides no test: on a busy machine, examples took longer than hypothesis permits.
+# Time decides no test: on a busy machine, an example or its generation may take any time.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 # A shell starts what it puts in the background deaf to Ctrl-C, and children inherit that; ours must hear it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Time decides no test: on a busy machine, an example or its generation may take any time.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-machine")
 NOT_RUN = pytest.StashKey[list[str]]()
 
 

@@ -113,6 +113,15 @@ def test_a_missing_directory_is_reported_before_the_work(
     assert small == []
 
 
+@pytest.mark.parametrize("name", ["Boot Bridge:1", "registry.example/bootbridge", ""])
+def test_an_invalid_name_is_reported_before_the_work(
+    small: list[Path], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main.main(["image", "build", "--name", name]) == 1
+    assert f"--name: invalid image reference {name!r}: " in capsys.readouterr().err
+    assert small == []
+
+
 def test_an_unknown_image_is_refused(small: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["image", "build", "nodes"]) == 1
     assert "invalid value 'nodes'" in capsys.readouterr().err

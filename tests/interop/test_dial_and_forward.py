@@ -163,6 +163,18 @@ def test_dial_check_connects_and_says_nothing(server: Server, endpoint: Endpoint
     until(lambda: target.open_connections == 0, "the connection is closed")
 
 
+def test_dials_of_unknown_mode_cause_no_refused_requests(
+    programs: Programs, mode: str, web: HttpEndpoint, tmp_path: Path
+) -> None:
+    """The server's log would have a line for each; also while no dial of a `forward` has succeeded yet."""
+    server = programs.pair(mode=mode)[0]
+    assert dial(server, web.address, data=REQUEST).stdout.endswith(HELLO)
+    with forward(server, f"127.0.0.1:{free_port()}", tmp_path) as running:
+        assert is_reset(running)
+    server.wait_for_log("dial refused")
+    assert "request refused" not in server.log
+
+
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=pytest.mark.interop)])
 def test_dial_without_an_agent(programs: Programs, kind: str, mode: str) -> None:
     server = programs.server(kind, mode)

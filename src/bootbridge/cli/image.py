@@ -18,7 +18,7 @@ from bootbridge.common.progress import Progress
 from bootbridge.common.terminal.figures import duration, size
 from bootbridge.common.terminal.terminal import Mark
 from bootbridge.errors import OperatorError
-from bootbridge.image import bill_of_materials, compiled_package, oci, recipes
+from bootbridge.image import bill_of_materials, compiled_package, oci, recipes, reference
 from bootbridge.image.oci import OciImage
 
 _DESCRIPTION = """\
@@ -76,9 +76,12 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _build(flags: argparse.Namespace) -> int:
     stem, recipe = _RECIPES[flags.image]
     output = flags.output or f"{stem}.tar"
-    name = flags.name or f"localhost/{stem}:{__version__}"
+    name = f"localhost/{stem}:{__version__}" if flags.name is None else flags.name
+    # Before minutes of work.
+    if problem := reference.problem_of(name):
+        raise OperatorError(f"invalid image reference {name!r}: {problem}", subject="--name")
     for file in filter(None, (output, flags.sbom)):
-        if not Path(file).parent.is_dir():  # before minutes of work
+        if not Path(file).parent.is_dir():
             raise OperatorError("directory not found", subject=file, hint="create it, or correct the path")
     progress = Progress(sys.stderr)
     image, plain_reason = _image(recipe, progress, plain=flags.plain)

@@ -19,6 +19,8 @@ from bootbridge.runtime.tls_failure import tls_failure
 # How long the rest of an error answer may take, if its length is not known.
 REASON_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 1.0
+# A gRPC server closes a CONNECT request silently; an HTTP CONNECT server logs an HTTP/2 preface as refused.
+_GUESSES: Final = (FrontendMode.HTTP_CONNECT, FrontendMode.GRPC)
 
 
 class ConnectionCutError(Exception):
@@ -30,13 +32,15 @@ async def open_tunnel(frontend: FrontendAddress, address: str, seconds: float) -
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + seconds
     connection = await _connect(frontend, seconds)
-    guesses = [connection.mode] if connection.mode else list(FrontendMode)
+    guesses = (connection.mode,) if connection.mode else _GUESSES
     for mode in guesses:
         stream = TunnelStream(connection, frontend.new_call(mode, address))
         try:
             await stream.wait_connected(ends_at - loop.time(), seconds)
         except BaseException as error:
             await stream.close()
+            if isinstance(error, DialError) and error.status:
+                frontend.mode = mode  # a refusal in HTTP shows the mode, too
             if not isinstance(error, ProtocolMismatchError) or mode is guesses[-1]:
                 raise
             connection = await _connect(frontend, ends_at - loop.time())
