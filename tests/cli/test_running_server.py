@@ -86,13 +86,14 @@ def test_a_server_that_does_not_answer_is_a_finding(verb: str) -> None:
     [
         (["status", "--server=ftp://x"], "status: --server: invalid URL 'ftp://x' (give the admin port"),
         (["status", "--server=8095", "--watch"], "status: --watch: cannot be combined with --server (use `"),
+        (["status", "--root=/absent", "--watch"], "status: --root: directory not found: /absent\n"),
         (["doctor", "--server=8095", "--webhook=x"], "doctor: --webhook, --from-node: cannot be combined"),
         (["doctor", "--socket=x"], "doctor: --socket: requires --server\n"),
         (["check", "--server=8095", "x"], "check: TARGET, --root: cannot be combined with --server\n"),
         (["check", "--certs=x"], "check: --certs: requires --server\n"),
     ],
 )
-def test_flags_that_do_not_fit_together_are_one_error(words: list[str], error: str) -> None:
+def test_wrong_flags_are_one_error(words: list[str], error: str) -> None:
     done = bootbridge(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"bootbridge {error}")

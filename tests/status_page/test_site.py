@@ -163,7 +163,7 @@ async def test_a_thousand_agents_and_ten_thousand_connections_are_shown_in_pages
 
 @pytest.mark.parametrize(
     ("cost", "seconds"),
-    [(0.0, PERIOD_SECONDS), (0.02, PERIOD_SECONDS), (0.03, 6), (0.04, 8), (1.0, PERIOD_SECONDS_MAX)],
+    [(0.0, PERIOD_SECONDS), (0.045, PERIOD_SECONDS), (0.055, 11), (0.08, 16), (1.0, PERIOD_SECONDS_MAX)],
 )
 def test_an_expensive_page_is_updated_less_often(cost: float, seconds: float) -> None:
     """A viewer costs about 0.5 % of a CPU; an ordinary page is updated every second."""

@@ -23,6 +23,7 @@ from bootbridge.cli.install_flags import (
     open_cluster,
     open_host,
     recorded_or_default_plan,
+    require_readable,
 )
 from bootbridge.cli.output import print_output, print_warnings, result_terminal
 from bootbridge.cli.running_server_flags import add_server_flag, running_server_from
@@ -61,6 +62,7 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.watch:
         from bootbridge.cli.status_watch import watch
 
+        require_readable(open_host(flags))  # waiting does not resolve a wrong directory or missing permission
         warned: set[str] = set()
         return watch(lambda: closing(_open_context(flags, warned)), as_json=flags.json)
     with closing(_open_context(flags, set())) as context:

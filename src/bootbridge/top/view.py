@@ -192,7 +192,9 @@ def _table(
     column, reverse = state.order(table)
     rows = visible_rows(table, history, column, reverse, state.filter)
     below = _below(tables, history, table, len(rows), width, height)
-    page = max(height - len(below) - 1, 1)
+    room = height - len(below) - 1
+    has_position = room > 1 and _is_part(table, history, state, len(rows), room)
+    page = max(room - has_position, 1)
     offset = max(min(state.offset, len(rows) - page), 0)
     page_rows = rows[offset : offset + page]
     chosen = choose_columns(table, rows, width)
@@ -205,20 +207,27 @@ def _table(
     if not rows:
         text = f"no rows match {state.filter!r}" if state.filter else table.empty
         lines.append(Text(text, DIM))
-    elif position := _position(table, history, state, offset, len(page_rows), len(rows)):
-        lines[0] = spread(lines[0], Text(f" {position}", DIM), width)
-    lines = [*_filled(lines, width, height - len(below)), *below]
+    lines = _filled(lines, width, height - len(below) - has_position)
+    if has_position:
+        position = _position(table, history, state, offset, len(page_rows), len(rows))
+        lines.append(fitted(Text(position, DIM), width))
+    lines += below
     return lines, ScreenFrame([], _scrolled(state, offset), chosen, page)
+
+
+def _is_part(table: TableSpec, history: History, state: ViewState, found: int, room: int) -> bool:
+    """Returns whether there are rows that the screen does not show."""
+    assert history.current is not None
+    is_fetched = bool(state.filter) or found == table.total(history.current)
+    return bool(found) and (found > room or not is_fetched)
 
 
 def _position(
     table: TableSpec, history: History, state: ViewState, offset: int, shown: int, found: int
 ) -> str:
-    """Returns which rows are on the screen, unless all are."""
+    """Returns which of the rows are on the screen."""
     assert history.current is not None
     total = table.total(history.current)
-    if shown == found and (found == total or state.filter):
-        return ""
     of = f"{found:,}" if found == total or state.filter else f"{found:,} fetched, {total:,} in all"
     return f"{offset + 1:,}–{offset + shown:,} of {of}"
 
