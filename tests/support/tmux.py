@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.not_run import not_run
@@ -60,23 +61,27 @@ class TmuxTerminal:
         """Whether the cursor is visible and the main screen is shown."""
         return self._tmux("display-message", "-p", "#{cursor_flag} #{alternate_on}").split() == ["1", "0"]
 
-    def until_shows(self, text: str, seconds: float = WAIT_SECONDS) -> str:
-        return self._until(lambda screen: text in screen, f"the terminal shows {text!r}", seconds)
+    def until_shows(self, *texts: str) -> str:
+        """Waits for a screen with all of them: tmux may have read only a part of what was written at once."""
 
-    def until_hides(self, text: str, seconds: float = WAIT_SECONDS) -> str:
-        return self._until(lambda screen: text not in screen, f"the terminal hides {text!r}", seconds)
+        def has_all(screen: str) -> bool:
+            return all(text in screen for text in texts)
 
-    def _until(self, condition: object, what: str, seconds: float) -> str:
-        assert callable(condition)
+        return self._until(has_all, f"the terminal shows {', '.join(map(repr, texts))}")
+
+    def until_hides(self, text: str) -> str:
+        return self._until(lambda screen: text not in screen, f"the terminal hides {text!r}")
+
+    def _until(self, condition: Callable[[str], bool], what: str) -> str:
         seen = ""
 
         def holds() -> bool:
             nonlocal seen
             seen = self.screen()
-            return bool(condition(seen))
+            return condition(seen)
 
         try:
-            until(holds, what, seconds)
+            until(holds, what, WAIT_SECONDS)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{seen}") from None
         return seen
